@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"sync"
 
 	"agentsh/policy"
 )
@@ -19,6 +20,7 @@ type exchange struct {
 	second bool   // the request came by HTTP/2
 	scrub  *scrubbing
 	repeat *repeatable // nil: without a body
+	events bool        // the answer is a stream of events
 }
 
 func exchangeOf(ctx context.Context) *exchange {
@@ -154,6 +156,26 @@ func (x *exchange) permit(r *http.Request) *refusal {
 	return refused
 }
 
+// Buffers that answers are copied through. Each open answer has one, also one that is
+// silent for hours. Those are streams of events, which are small.
+var (
+	answerBuffers = sync.Pool{New: func() any { return make([]byte, 4<<10) }}
+	eventBuffers  = sync.Pool{New: func() any { return make([]byte, 1<<10) }}
+)
+
+// Get returns the buffer for the answer, for [httputil.ReverseProxy].
+func (x *exchange) Get() []byte { return x.buffers().Get().([]byte) }
+
+// Put takes the buffer back.
+func (x *exchange) Put(b []byte) { x.buffers().Put(b) } //nolint:staticcheck // a slice header for each answer is little
+
+func (x *exchange) buffers() *sync.Pool {
+	if x.events {
+		return &eventBuffers
+	}
+	return &answerBuffers
+}
+
 // rewrite makes the request to the server.
 func rewrite(r *httputil.ProxyRequest) {
 	x := exchangeOf(r.Out.Context())
@@ -179,12 +201,18 @@ type answering struct {
 }
 
 // WriteHeader scrubs the headers of early answers. Those of the last answer are
-// scrubbed already.
+// scrubbed already. The header of a stream is sent at once: it needs more stack than
+// the rest, and less of it from here than with the first bytes of the stream.
 func (w answering) WriteHeader(code int) {
 	if w.scrub != nil && code < 200 && code != http.StatusSwitchingProtocols {
 		w.scrub.headers(w.Header())
 	}
 	w.ResponseWriter.WriteHeader(code)
+	switch {
+	case code < 200, code == http.StatusNoContent, code == http.StatusNotModified, w.Header().Get("Content-Length") != "":
+	default:
+		_ = http.NewResponseController(w.ResponseWriter).Flush() // the next write has the error
+	}
 }
 
 // Hijack returns the connection of an upgrade with what the client sent ahead,

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +23,8 @@ type flow struct {
 	received atomic.Int64 // bytes from it
 
 	mu        sync.Mutex
-	route     route           // a connection to an address may name hosts in turn
-	transport *http.Transport // nil before the first HTTP request
+	route     route     // a connection to an address may name hosts in turn
+	transport transport // nil before the first HTTP request
 	ended     bool
 	reason    string // why the flow ended
 }

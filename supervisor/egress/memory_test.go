@@ -177,9 +177,9 @@ func (r *remote) resident(t testing.TB) int64 {
 	return kib << 10
 }
 
-// stream opens a tunnel, asks for the endless answer by TLS and reads its first
-// piece.
-func (r *remote) stream(host string) (net.Conn, error) {
+// stream opens a tunnel, asks for an answer by TLS and reads its first piece. The
+// answer to / is endless, that to /whole leaves an idle connection.
+func (r *remote) stream(host, path string) (net.Conn, error) {
 	c, err := net.Dial("tcp", r.proxy)
 	if err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (r *remote) stream(host string) (net.Conn, error) {
 		return c, fmt.Errorf("status %d", res.StatusCode)
 	}
 	s := tls.Client(c, &tls.Config{RootCAs: r.roots, ServerName: host})
-	if _, err := fmt.Fprintf(s, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
+	if _, err := fmt.Fprintf(s, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", path, host); err != nil {
 		return c, err
 	}
 	var all []byte
@@ -210,6 +210,10 @@ func (r *remote) stream(host string) (net.Conn, error) {
 
 // endless answers with one piece and then waits for its client to go.
 func endless(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/whole" {
+		fmt.Fprint(w, "first and last")
+		return
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	fmt.Fprint(w, "data: first\n\n")
 	_ = http.NewResponseController(w).Flush()
@@ -217,9 +221,9 @@ func endless(w http.ResponseWriter, r *http.Request) {
 }
 
 // holds opens n streams through the proxy and returns what its memory grew by.
-func holds(t testing.TB, host string, n int) int64 {
+func holds(t testing.TB, host, path string, n int) int64 {
 	r := startRemote(t, http.HandlerFunc(endless))
-	first, err := r.stream(host)
+	first, err := r.stream(host, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +237,7 @@ func holds(t testing.TB, host string, n int) int64 {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			conns[i], errs[i] = r.stream(host)
+			conns[i], errs[i] = r.stream(host, path)
 		})
 	}
 	wg.Wait()
@@ -307,12 +311,15 @@ func TestConnectionsAreBoundedByDescriptors(t *testing.T) {
 }
 
 // BenchmarkMemory reports what a proxy's process grows by with 1,000 open
-// connections: tunnels and inspected ones.
+// connections: tunnels, inspected ones with an open stream of events each, and
+// inspected ones that are idle after an answer.
 func BenchmarkMemory(b *testing.B) {
-	for _, host := range []string{"tunnel.test", "looked.test"} {
-		b.Run(strings.TrimSuffix(host, ".test"), func(b *testing.B) {
+	for _, kind := range []struct{ name, host, path string }{
+		{"tunnel", "tunnel.test", "/"}, {"looked", "looked.test", "/"}, {"idle", "looked.test", "/whole"},
+	} {
+		b.Run(kind.name, func(b *testing.B) {
 			for b.Loop() {
-				b.ReportMetric(float64(holds(b, host, 1000))/(1<<20), "MiB")
+				b.ReportMetric(float64(holds(b, kind.host, kind.path, 1000))/(1<<20), "MiB")
 			}
 		})
 	}

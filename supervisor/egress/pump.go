@@ -140,8 +140,9 @@ func (c *counted) Read(b []byte) (int, error) {
 
 func (c *counted) Write(b []byte) (int, error) {
 	c.sent.wait(len(b))
+	c.sent.add(len(b)) // first: the answer may end the flow before this goroutine runs again
 	n, err := c.Conn.Write(b)
-	c.sent.add(n)
+	c.sent.add(n - len(b))
 	return n, err
 }
 

@@ -17,8 +17,6 @@ type registry struct {
 	flows     map[uint64]*flow
 	lastID    uint64 // of a flow
 	closed    bool
-	many      bool // there are many clients
-	percent   int  // growth of the heap before there were
 }
 
 func newRegistry() *registry {
@@ -58,7 +56,7 @@ func (r *registry) addClient(c *client, limit int) (added, full bool) {
 		return false, true
 	}
 	r.clients[c] = struct{}{}
-	r.collect()
+	collection.count(1)
 	return true, false
 }
 
@@ -71,23 +69,38 @@ const (
 	manyPercent = 20
 )
 
-// collect sets how much the heap may grow between collections. It is called with mu
-// held.
-func (r *registry) collect() {
-	switch n := len(r.clients); {
-	case n >= manyClients && !r.many:
-		r.many, r.percent = true, debug.SetGCPercent(manyPercent)
-	case n < fewClients && r.many:
-		r.many = false
-		debug.SetGCPercent(r.percent)
+// collection sets how much the heap may grow between collections. There is one setting
+// for all proxies of a process.
+var collection collector
+
+type collector struct {
+	mu      sync.Mutex
+	clients int
+	many    bool // there are many clients
+	percent int  // growth of the heap before there were
+}
+
+// count adds clients.
+func (c *collector) count(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clients += n
+	switch {
+	case c.clients >= manyClients && !c.many:
+		c.many, c.percent = true, debug.SetGCPercent(manyPercent)
+	case c.clients < fewClients && c.many:
+		c.many = false
+		debug.SetGCPercent(c.percent)
 	}
 }
 
 func (r *registry) removeClient(c *client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.clients, c)
-	r.collect()
+	if _, ok := r.clients[c]; ok {
+		delete(r.clients, c)
+		collection.count(-1)
+	}
 }
 
 // addFlow registers a flow and gives it its id.

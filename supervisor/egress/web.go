@@ -24,9 +24,8 @@ type web struct {
 // newWeb makes the server. It is served by the listener web.handover.
 func (p *Proxy) newWeb() *web {
 	quiet := log.New(io.Discard, "", 0) // errors that clients make are not logged
-	forward := &httputil.ReverseProxy{
-		Rewrite: rewrite, Transport: transports{}, ErrorHandler: p.unreachable, ModifyResponse: p.answered,
-		BufferPool: buffers{}, ErrorLog: quiet,
+	forward := httputil.ReverseProxy{
+		Rewrite: rewrite, Transport: transports{}, ErrorHandler: p.unreachable, ModifyResponse: p.answered, ErrorLog: quiet,
 	}
 	s := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serveRequest(w, r, forward) }),
@@ -147,7 +146,7 @@ const (
 )
 
 // serveRequest judges one request and sends it on.
-func (p *Proxy) serveRequest(w http.ResponseWriter, r *http.Request, forward http.Handler) {
+func (p *Proxy) serveRequest(w http.ResponseWriter, r *http.Request, forward httputil.ReverseProxy) {
 	conn, ok := r.Context().Value(keyWebConn).(*webConn)
 	if !ok {
 		failed("a connection of another server").respond(w)
@@ -161,7 +160,7 @@ func (p *Proxy) serveRequest(w http.ResponseWriter, r *http.Request, forward htt
 	}
 	x, refused := conn.exchange(r)
 	if refused == nil {
-		refused = x.permit(r)
+		aside(func() { refused = x.permit(r) })
 	}
 	if refused != nil {
 		refused.respond(w)
@@ -176,6 +175,7 @@ func (p *Proxy) serveRequest(w http.ResponseWriter, r *http.Request, forward htt
 		r.Header.Del("Upgrade")
 		r.Header.Del("Http2-Settings")
 	}
+	forward.BufferPool = x
 	forward.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), keyExchange, x)))
 }
 
@@ -199,15 +199,20 @@ func (p *Proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 func (p *Proxy) answered(r *http.Response) error {
 	r.Header.Del("Alt-Svc") // it names other ports, and QUIC
 	x := exchangeOf(r.Request.Context())
+	x.events = strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "text/event-stream")
 	x.repeat.release()
 	return x.scrub.answer(r)
 }
 
-// buffers gives out the buffers that answers are copied through. Each open request
-// has one, also one that is silent for hours.
-type buffers struct{}
-
-var answerBuffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
-
-func (buffers) Get() []byte  { return *answerBuffers.Get().(*[]byte) }
-func (buffers) Put(b []byte) { answerBuffers.Put(&b) }
+// aside calls a function on another goroutine, and waits. A stack that grew stays
+// large as long as a stream lasts; the other goroutine's ends with the call.
+func aside(do func()) {
+	done := make(chan any)
+	go func() {
+		defer func() { done <- recover() }()
+		do()
+	}()
+	if failure := <-done; failure != nil {
+		panic(failure)
+	}
+}
