@@ -27,6 +27,8 @@ for set in "$@"; do
 		tool python3 python3
 		tool node nodejs
 		tool npm npm
+		tool ruby ruby
+		tool zsh zsh
 		tool vim vim
 		tool patch patch
 		tool rsync rsync

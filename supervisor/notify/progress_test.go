@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/seccomp/target"
 )
@@ -35,18 +36,17 @@ func TestAnInterpreterIsLetGoWhenItHasItsScript(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
+			testenv.Need(t, testenv.Program("/bin/dash"))
 			shell, err := os.ReadFile("/bin/dash")
 			if err != nil {
-				t.Skip(err)
+				t.Fatal(err)
 			}
 			if err := os.WriteFile(filepath.Join(dir, "shell"), shell, 0o755); err != nil {
 				t.Fatal(err)
 			}
 			text := strings.ReplaceAll(text, "DIR", dir)
 			program := strings.Fields(strings.TrimPrefix(text, "#!"))[0]
-			if _, err := os.Stat(program); err != nil {
-				t.Skip(err)
-			}
+			testenv.Need(t, testenv.Program(program))
 			script := filepath.Join(dir, "script")
 			if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
 				t.Fatal(err)
