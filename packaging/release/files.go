@@ -15,13 +15,13 @@ import (
 // generated is the directory in which .goreleaser.yml finds generated files.
 const generated = "out/package"
 
-// generate makes the manual, the completions, the notices and the scripts. It
+// generate makes the manual, the schemas, the completions, the notices and the scripts. It
 // runs the programs of this machine's architecture.
 func (m *maker) generate(ctx context.Context, programs []binary) error {
 	if err := os.RemoveAll(generated); err != nil {
 		return err
 	}
-	for _, d := range []string{"man", "completions", "scripts"} {
+	for _, d := range []string{"man", "completions", "schemas", "scripts"} {
 		if err := os.MkdirAll(filepath.Join(generated, d), 0o755); err != nil {
 			return err
 		}
@@ -53,7 +53,15 @@ func (m *maker) generate(ctx context.Context, programs []binary) error {
 	})
 }
 
-// document runs a program to write its manual and its completions.
+// schemas are the commands that print the JSON Schema of a kind of file.
+var schemas = map[string]map[string][]string{
+	"agentsh": {
+		"policy": {"policy", "schema", "policy"}, "tests": {"policy", "schema", "tests"}, "config": {"policy", "schema", "config"},
+	},
+	"agentctl": {"harness": {"schema", "harness"}, "provider": {"schema", "provider"}, "result": {"schema", "result"}},
+}
+
+// document runs a program to write its manual, its schemas and its completions.
 func (m *maker) document(ctx context.Context, p binary) error {
 	path, err := filepath.Abs(p.path)
 	if err != nil {
@@ -69,6 +77,15 @@ func (m *maker) document(ctx context.Context, p binary) error {
 	}
 	for _, page := range found {
 		if err := zip(page); err != nil {
+			return err
+		}
+	}
+	for kind, command := range schemas[p.name] {
+		var schema bytes.Buffer
+		if err := m.run(ctx, nil, &schema, path, command...); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(generated, "schemas", kind+".schema.json"), schema.Bytes(), 0o644); err != nil {
 			return err
 		}
 	}

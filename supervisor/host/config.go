@@ -1,6 +1,7 @@
 package host
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -97,6 +98,12 @@ func (r *configReader) configuration(root *strictyaml.Node, c *supervisor.Operat
 		},
 	})
 }
+
+// ConfigSchema is the JSON Schema of configuration files, for editors. A test holds
+// it against the reader.
+//
+//go:embed config.schema.json
+var ConfigSchema []byte
 
 // dialect is what a configuration file may contain.
 var dialect = strictyaml.Dialect{

@@ -22,6 +22,7 @@ import (
 	"agentsh/internal/layout"
 	"agentsh/internal/text"
 	"agentsh/policy"
+	"agentsh/policy/policytest"
 	"agentsh/policy/syntax"
 	"agentsh/supervisor/host"
 )
@@ -240,16 +241,24 @@ func countRules(p *policy.Policy) int {
 
 func newSchemaCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "schema",
-		Example: "  agentsh policy schema > policy.schema.json",
-		Short:   "Print the JSON Schema of policy files, for editors",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			schema, err := syntax.Schema()
-			if err != nil {
-				return err
+		Use:     "schema [policy|tests|config]",
+		Example: "  agentsh policy schema > policy.schema.json\n  agentsh policy schema tests",
+		Short:   "Print the JSON Schema of policy files, their tests or the configuration, for editors",
+		Long: "Print the JSON Schema of policy files, their tests or the configuration, for editors. The\n" +
+			"packages have them below /usr/share/agentsh/schemas. A comment in a file names its schema:\n\n" +
+			"  # yaml-language-server: $schema=/usr/share/agentsh/schemas/policy.schema.json",
+		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"policy", "tests", "config"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			schema := map[string][]byte{"tests": policytest.Schema, "config": host.ConfigSchema}[strings.Join(args, "")]
+			if schema == nil {
+				var err error
+				if schema, err = syntax.Schema(); err != nil {
+					return err
+				}
+				schema = append(schema, '\n')
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", schema)
+			_, err := cmd.OutOrStdout().Write(schema)
 			return err
 		},
 	}

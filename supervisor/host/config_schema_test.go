@@ -1,0 +1,38 @@
+package host
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestTheSchemaOfTheConfigurationHasItsKeys(t *testing.T) {
+	var schema struct {
+		Properties map[string]struct{ Properties map[string]any }
+	}
+	if err := json.Unmarshal(ConfigSchema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	known := func(text string) string {
+		_, err := parseConfig("c.yaml", []byte(text))
+		if err == nil {
+			t.Fatalf("%s loads", text)
+		}
+		_, list, _ := strings.Cut(err.Error(), `"zzzzzzzzz" (one of: `)
+		list, _, _ = strings.Cut(list, ")")
+		return list
+	}
+	if got, want := strings.Join(slices.Sorted(maps.Keys(schema.Properties)), ", "), known("zzzzzzzzz: 1\n"); got != want {
+		t.Errorf("the schema has %s, the reader %s", got, want)
+	}
+	for name, p := range schema.Properties {
+		if len(p.Properties) == 0 {
+			continue
+		}
+		if got, want := strings.Join(slices.Sorted(maps.Keys(p.Properties)), ", "), known(name+": {zzzzzzzzz: 1}\n"); got != want {
+			t.Errorf("%s: the schema has %s, the reader %s", name, got, want)
+		}
+	}
+}
