@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"strings"
 
@@ -85,4 +86,20 @@ func lookupFailed(name string, err error) *wire.Exit {
 		return spawnFailed(127, name+": not found", "a command sees only what the policy's file_rules allow")
 	}
 	return spawnFailed(126, fmt.Sprintf("%s: %v", name, err), "")
+}
+
+// FindProgram finds a program for this process as sessions find it: without a slash on
+// the directories of path, links, interpreters and copies of denied programs included.
+func FindProgram(p *policy.Policy, argv []string, cwd string, path []string) (policy.CommandRequest, error) {
+	root, err := openRoot("/")
+	if err != nil {
+		return policy.CommandRequest{}, err
+	}
+	defer root.Close()
+	known, err := notify.BuildIdentities(p.DeniedPrograms(), notify.Root{Dir: root, Path: path})
+	if err != nil {
+		return policy.CommandRequest{}, err
+	}
+	found, err := programs{os.Getpid(), path, known.Of}.find(argv[0], argv, cwd)
+	return found.request, err
 }

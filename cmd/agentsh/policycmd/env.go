@@ -81,6 +81,7 @@ func (o *envOptions) explain(out io.Writer, argv []string) error {
 		if err != nil {
 			return err
 		}
+		resolve(p, request)
 		d, diagnostic := p.Evaluate(request)
 		if d.Effect == policy.Deny {
 			return failure.New(failure.Found, fmt.Errorf("the command is denied by rule %s: %s", diagnostic.Rule, diagnostic.Message),

@@ -23,6 +23,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
+	"agentsh/supervisor"
 	"agentsh/supervisor/host"
 )
 
@@ -64,6 +65,7 @@ func newExplainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			resolve(p, request)
 			by := enforcedBy(policytest.GroupOf(request))
 			if q.here {
 				if by, err = enforcedHere(cmd.Context(), p, request); err != nil {
@@ -171,12 +173,9 @@ func networkRequest(destination, protocol string) (*policy.NetworkRequest, error
 	return r, nil
 }
 
-// command resolves the program on this machine, as the sandbox would.
+// command is the request for a command of the operator.
 func (q *question) command(argv []string) (policy.Request, error) {
 	r := policytest.Command(argv)
-	if file := findProgram(argv[0]); file != "" {
-		r.Path = file
-	}
 	r.Cwd, r.Depth, r.Interactive, r.Parent = q.cwd, q.depth, q.interactive, q.parent
 	if r.Cwd == "" {
 		vars, err := q.at.values()
@@ -192,29 +191,23 @@ func (q *question) command(argv []string) (policy.Request, error) {
 	return r, nil
 }
 
-// findProgram is the file a name stands for, links resolved; empty when there
-// is none here.
-func findProgram(name string) string {
-	var candidates []string
-	if strings.Contains(name, "/") {
-		candidates = []string{name}
-	} else {
-		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
-			candidates = append(candidates, filepath.Join(dir, name))
-		}
+// resolve finds the program of a command as a session would: by its links and its
+// interpreters, under the name that it is called by, as a copy of a denied one. A
+// program that is not here keeps its name.
+func resolve(p *policy.Policy, request policy.Request) {
+	r, ok := request.(*policy.CommandRequest)
+	if !ok {
+		return
 	}
-	for _, c := range candidates {
-		info, err := os.Stat(c)
-		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
-			continue
-		}
-		if resolved, err := filepath.EvalSymlinks(c); err == nil {
-			if absolute, err := filepath.Abs(resolved); err == nil {
-				return absolute
-			}
-		}
+	cwd := r.Cwd
+	if info, err := os.Stat(cwd); err != nil || !info.IsDir() {
+		cwd = "/"
 	}
-	return ""
+	found, err := supervisor.FindProgram(p, r.Argv, cwd, filepath.SplitList(os.Getenv("PATH")))
+	if err != nil {
+		return
+	}
+	r.Program, r.Chain, r.Same = found.Program, found.Chain, found.Same
 }
 
 // enforcedBy says what enforces the decisions of a group in a sandbox.
@@ -374,9 +367,8 @@ func (x *explanation) text(p *policy.Policy, request policy.Request) bool {
 	allowed := true
 	for _, c := range commands {
 		inner := policytest.Command(c.Argv)
-		if file := findProgram(c.Argv[0]); file != "" {
-			inner.Path = file
-		}
+		inner.Cwd = q.Cwd
+		resolve(p, inner)
 		inner.Cwd, inner.Depth, inner.Parent, inner.Ancestors = q.Cwd, q.Depth+1, q.Path, []string{q.Path}
 		d, diagnostic := p.Evaluate(inner)
 		allowed = allowed && d.Permits()

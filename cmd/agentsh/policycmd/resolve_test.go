@@ -1,0 +1,46 @@
+package policycmd
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"agentsh/policy"
+	"agentsh/policy/policytest"
+	"agentsh/policy/syntax"
+)
+
+// TestExplainResolvesProgramsAsSessionsDo: links, chains of scripts and copies of
+// denied programs.
+func TestExplainResolvesProgramsAsSessionsDo(t *testing.T) {
+	dir := t.TempDir()
+	kill, err := os.ReadFile("/bin/kill")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"copy": string(kill), "script": "#!/bin/sh\n", "env": "#!/usr/bin/env kill\n", "chain": "#!" + dir + "/link\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/bin/kill", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	text := "version: 1\nname: x\ncommand_rules:\n- {name: no, commands: [kill], decision: deny}\n- {name: rest, commands: ['*'], decision: allow}\n"
+	p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte(text)}, syntax.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]policy.Effect{
+		"copy": policy.Deny, "link": policy.Deny, "chain": policy.Deny, "env": policy.Deny, "script": policy.Allow, "absent": policy.Allow,
+	} {
+		r := policytest.Command([]string{filepath.Join(dir, name)})
+		r.Cwd = dir
+		resolve(p, r)
+		if d, why := p.Evaluate(r); d.Effect != want {
+			t.Errorf("%s is %s: %s %+v", name, d.Effect, why.Message, r)
+		}
+	}
+}
