@@ -11,6 +11,7 @@ import (
 
 	"agentsh/controller/attach"
 	"agentsh/controller/git"
+	"agentsh/controller/image"
 	"agentsh/controller/record"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/statedir"
@@ -23,12 +24,14 @@ const RecordAge = 30 * 24 * time.Hour
 // CollectOptions configure [Collect].
 type CollectOptions struct {
 	RunsOlderThan time.Duration // removes records of runs that ended at least this long ago
+	Images        string        // directory of extracted images; those that were not used for that long are removed; empty: none
 	DryRun        bool          // nothing is removed
 }
 
 // Collected is an item that [Collect] removed, or would remove.
 type Collected struct {
-	RunID   string `json:"run_id"`
+	RunID   string `json:"run_id,omitempty"`
+	Image   string `json:"image,omitempty"` // digest of an extracted image
 	Sandbox string `json:"sandbox,omitempty"`
 	Run     bool   `json:"run"`    // host files of an unfinished run
 	Record  bool   `json:"record"` // the record of an ended run, with the files stored with it
@@ -36,7 +39,7 @@ type Collected struct {
 
 // Collect cleans up after killed controllers: it removes sandboxes with their
 // processes, host files of runs, and unpublished results. It does not touch
-// running runs. It also removes old records, see [record.Sweep].
+// running runs. It also removes old records, see [record.Sweep], and extracted images.
 func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend, o CollectOptions) ([]Collected, error) {
 	collect := backend.Collect
 	if o.DryRun {
@@ -61,6 +64,13 @@ func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend, o
 	}
 	for _, x := range swept {
 		found = append(found, Collected{RunID: x.RunID, Run: !x.Record, Record: x.Record})
+	}
+	if o.Images != "" {
+		images, err := image.Collect(o.Images, o.RunsOlderThan, o.DryRun)
+		errs = append(errs, err)
+		for _, digest := range images {
+			found = append(found, Collected{Image: digest})
+		}
 	}
 	return found, errors.Join(errs...)
 }

@@ -215,6 +215,7 @@ func ResultSchema() ([]byte, error) {
 	}
 	s.Schema = "https://json-schema.org/draft/2020-12/schema"
 	s.Title = "result.json of agentctl run"
+	describe("", s)
 	s.Properties["version"].Const = jsonschema.Ptr[any](1)
 	statuses := []any{}
 	for _, status := range []string{
@@ -229,4 +230,151 @@ func ResultSchema() ([]byte, error) {
 		return nil, fmt.Errorf("schema of the result: %w", err)
 	}
 	return append(data, '\n'), nil
+}
+
+// resultFields describes the fields of a [Result] by their JSON names. A field that
+// means something else in one object has an entry with the name of that object.
+var resultFields = map[string]string{
+	"version":          "version of this format",
+	"run_id":           "id of the run, as in agentctl runs",
+	"status":           "how the run ended",
+	"exit_code":        "exit code of agentctl run",
+	"error":            "why the run did not succeed; absent: it did",
+	"harness":          "file of the harness, as it was given",
+	"agent":            "name of the agent",
+	"role":             "role in the harness",
+	"slug":             "slug in the harness",
+	"description":      "description in the harness",
+	"doc":              "doc in the harness",
+	"runtime":          "agent program that ran",
+	"backend":          "kind of the sandbox",
+	"image":            "image whose files the sandbox had; absent: those of the machine",
+	"policy_digest":    "digest of the policy",
+	"repo":             "directory of the repository",
+	"base_commit":      "commit from which the agent started",
+	"branch":           "branch in the repository with the agent's commits; absent: it made none",
+	"further_branches": "branches in the repository with commits of the agent's other branches",
+	"commits":          "commits of the agent on branch, newest first",
+	"refused_commits":  "commits that were not taken; those that build on them were not taken either",
+	"bundle":           "file with all commits of the agent, if some were refused",
+	"changed":          "paths of the repository that differ from the base commit",
+	"not_taken":        "files that could not leave the sandbox, each with the reason",
+	"delivered":        "whether the results are at out and the commits in the repository",
+	"partial":          "whether the agent was stopped, or part of its work is missing",
+	"iterations":       "end of the agent in each iteration",
+	"usage":            "use of the model, as the agent program reports it",
+	"commands":         "number of programs that were started",
+	"programs":         "programs that were started",
+	"refusals":         "number of refusals",
+	"refused":          "kinds of refusals, at most 500",
+	"audit_gaps":       "number of events that are missing in the audit log",
+	"added":            "files that were added to the repository in the sandbox; git ignores them",
+	"empty_submodules": "submodules, whose directories are empty in the sandbox",
+	"hooks":            "hooks of the agent program",
+	"trace_id":         "id that the findings of the run share",
+	"findings":         "findings of the scans",
+	"review":           "request that a person reviews the run, because of critical findings",
+	"out":              "directory of the results",
+	"audit":            "file of the audit log",
+	"trashed":          "number of files in the trash of soft_delete, which are copied to the results",
+	"record":           "directory of the run's record",
+	"started":          "time of the start",
+	"ended":            "time of the end",
+
+	"step":     "step of the run that failed",
+	"message":  "what happened, in one sentence",
+	"hint":     "what to do next",
+	"problems": "problems of the harness",
+	"at":       "position",
+	"severity": "how bad it is",
+
+	"name":         "name",
+	"path":         "path",
+	"digest":       "digest of the archive, or of the manifest of an OCI layout; absent for a directory",
+	"label":        "label for the change or ticket of the run",
+	"id":           "name of the commit",
+	"subject":      "first line of the commit's message",
+	"commit":       "name of the commit",
+	"reason":       "reason",
+	"by":           "a process outside the session changed the path too (both), or alone (host); absent: only the agent",
+	"number":       "number of the iteration, from 1",
+	"exit":         "how the agent program ended",
+	"validation":   "passed, failed or timeout; absent: nothing validates",
+	"feedback":     "output of the validator",
+	"duration_ns":  "duration in nanoseconds",
+	"tools":        "tools that the agent used, in the order of their first calls",
+	"errors":       "errors that the agent program reported, at most 20",
+	"transcripts":  "directory of the agent program's own logs, below the results",
+	"kind":         "exited, signaled, denied, deadline, oom, spawn_failed or lost",
+	"code":         "exit status",
+	"signal":       "number of the signal that ended it",
+	"rule":         "rule that decided",
+	"cause":        "why the session ended, if that ended the command",
+	"rusage":       "resources that were used",
+	"file":         "name of the file",
+	"line":         "line, from 1; 0: none",
+	"column":       "column, from 1; 0: none",
+	"excerpt":      "text that was found; never a whole secret",
+	"trace":        "id of the run that found it",
+	"calls":        "number of calls",
+	"failed":       "number of calls that failed",
+	"count":        "how often",
+	"type":         "exec, file, net, signal, hook or another type of event",
+	"hook":         "name of the hook",
+	"what":         "program, file, address or call that was refused",
+	"active":       "hooks that ran",
+	"unavailable":  "hooks that the runtime does not call",
+	"rewritten":    "what hooks changed in answers of tools",
+	"model":        "name of the model",
+	"turns":        "number of answers of the model",
+	"input_tokens": "tokens that the model read, without cached ones",
+
+	"output_tokens":      "tokens that the model wrote",
+	"cache_read_tokens":  "tokens that the model read from its cache",
+	"cache_write_tokens": "tokens that were written to the cache",
+	"cost_usd":           "cost in US dollars, as the program reports it; 0: not reported",
+
+	"user_us":       "processor time in user mode, in microseconds",
+	"system_us":     "processor time in the kernel, in microseconds",
+	"max_rss_bytes": "greatest resident memory of one process, in bytes",
+	"layer":         "file of the harness or of a base that sets it",
+
+	"pre_script":             "what pre_script said; absent: nothing",
+	"pre_script.skipped":     "whether it skipped the run",
+	"pre_script.reason":      "why it skipped the run",
+	"pre_script.values":      "values by their names, one for each line of its output",
+	"image.name":             "name in the harness",
+	"image.path":             "path on this machine",
+	"tools.name":             "name of the tool",
+	"programs.name":          "name of the program",
+	"rule.name":              "name of the rule; default where none matched",
+	"rule.file":              "file of the policy",
+	"changed.path":           "path relative to the repository",
+	"changed.status":         "added, modified, deleted or type_changed",
+	"refused_commits.branch": "branch of the agent",
+	"refused_commits.rule":   "kind of the problem",
+	"refused_commits.reason": "why it was refused",
+	"findings.file":          "file that was scanned",
+	"findings.rule":          "stable name of the rule of the scan",
+	"problems.rule":          "stable name of the check",
+	"problems.at":            "file, line and column",
+	"iterations.usage":       "use of the model in this iteration",
+	"rewritten.reason":       "why it was changed",
+}
+
+// describe adds descriptions to the fields of an object with a name.
+func describe(object string, s *jsonschema.Schema) {
+	for _, below := range []*jsonschema.Schema{s.Items, s.AdditionalProperties} {
+		if below != nil {
+			describe(object, below)
+		}
+	}
+	for name, field := range s.Properties {
+		text, special := resultFields[object+"."+name]
+		if !special {
+			text = resultFields[name]
+		}
+		field.Description = text
+		describe(name, field)
+	}
 }

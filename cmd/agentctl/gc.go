@@ -20,9 +20,10 @@ func newGCCommand() *cobra.Command {
 		Use:   "gc",
 		Short: "Remove what killed runs left behind, and old records",
 		Long: `gc removes sandboxes with their processes, files and unpublished results of
-runs whose agentctl was killed, and the records of runs that ended long ago. Runs
-that are going on are not touched, and neither are results. A run does the same
-when it starts.
+runs whose agentctl was killed, and the records of runs that ended long ago. It also
+removes extracted images that were not used for that long, and for at least 25 hours.
+Runs that are going on are not touched, and neither are results and their images. A
+run does the same when it starts, except for images.
 
 The audit log of a sandbox that is removed stays with the record of its run.`,
 		Example: "  agentctl gc --dry-run --runs-older-than 7",
@@ -36,7 +37,7 @@ The audit log of a sandbox that is removed stays with the record of its run.`,
 				return err
 			}
 			found, failed := controller.Collect(cmd.Context(), state, backend, controller.CollectOptions{
-				RunsOlderThan: time.Duration(days) * 24 * time.Hour, DryRun: dryRun,
+				RunsOlderThan: time.Duration(days) * 24 * time.Hour, Images: imageCache(), DryRun: dryRun,
 			})
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), append([]controller.Collected{}, found...))
@@ -54,7 +55,8 @@ The audit log of a sandbox that is removed stays with the record of its run.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "remove nothing, and print what would be removed")
-	cmd.Flags().IntVar(&days, "runs-older-than", days, "remove records of runs that ended more than `DAYS` ago; 0: of all that ended")
+	cmd.Flags().IntVar(&days, "runs-older-than", days,
+		"remove records of runs that ended more than `DAYS` ago, and images unused since; 0: of all that ended")
 	return cmd
 }
 
@@ -69,6 +71,8 @@ func printCollected(out io.Writer, found []controller.Collected, dryRun bool) er
 	w := bufio.NewWriter(out)
 	for _, c := range found {
 		switch {
+		case c.Image != "":
+			fmt.Fprintf(w, "%s image %s\n", did, text.Visible(c.Image))
 		case c.Sandbox != "":
 			fmt.Fprintf(w, "%s sandbox %s\n", did, text.Visible(c.Sandbox))
 		case c.Record:

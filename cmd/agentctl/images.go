@@ -61,12 +61,19 @@ func (f *imageFlags) config() (image.Config, error) {
 		}
 		c.Places[name] = place
 	}
-	if dir, err := os.UserCacheDir(); err == nil {
-		c.Cache = filepath.Join(dir, "agentctl", "images")
-	} else if len(c.Places) > 0 {
-		return c, fmt.Errorf("images: no cache directory: set HOME or XDG_CACHE_HOME: %w", err)
+	if c.Cache = imageCache(); c.Cache == "" && len(c.Places) > 0 {
+		return c, errors.New("images: no cache directory: set HOME or XDG_CACHE_HOME")
 	}
 	return c, nil
+}
+
+// imageCache is the directory of extracted images; empty: the user has none.
+func imageCache() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "agentctl", "images")
 }
 
 // configName is the name of agentctl's configuration file.

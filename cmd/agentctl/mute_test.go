@@ -107,6 +107,7 @@ func (h *hostilePeer) bad(at string) bool {
 		return false
 	}
 	h.once.Do(func() {
+		h.atWork.Store(h.s.Operator != "") // before anybody knows
 		if f, err := os.OpenFile(h.s.Ready, os.O_WRONLY, 0); err == nil {
 			f.Close()
 		}
@@ -169,10 +170,11 @@ func (h *hostilePeer) exec(ch ssh.Channel, first []byte) {
 		what, code = "exec.git", 1
 	}
 	exit, printed := wire.Exit{Kind: wire.ExitExited, Code: code}, wire.OutputEnd{}
+	operator := h.atWork.Load()
 	if h.bad(what) {
 		does := h.does()
-		if h.s.Operator != "" {
-			h.atWork.Store(true)
+		if !operator {
+			does = h.s.Does
 		}
 		switch does {
 		case "mute":

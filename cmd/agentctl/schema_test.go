@@ -76,6 +76,28 @@ func TestEverySchemaIsOne(t *testing.T) {
 	}
 }
 
+func TestTheSchemaOfResultsDescribesEveryField(t *testing.T) {
+	var s jsonschema.Schema
+	if err := json.Unmarshal(printed(t, newSchemaCommand(), "result"), &s); err != nil {
+		t.Fatal(err)
+	}
+	var check func(at string, s *jsonschema.Schema)
+	check = func(at string, s *jsonschema.Schema) {
+		for _, below := range []*jsonschema.Schema{s.Items, s.AdditionalProperties} {
+			if below != nil {
+				check(at+"[]", below)
+			}
+		}
+		for name, field := range s.Properties {
+			if field.Description == "" {
+				t.Errorf("%s.%s has no description", at, name)
+			}
+			check(at+"."+name, field)
+		}
+	}
+	check("", &s)
+}
+
 func TestTheSummarySaysWhoChangedAFile(t *testing.T) {
 	var out bytes.Buffer
 	printWork(&out, controller.Result{Delivered: true, Changed: []controller.Changed{

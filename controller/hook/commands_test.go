@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"agentsh/internal/testenv"
 )
 
 // mostRefused is the greatest part of real commands that the hooks may refuse.
@@ -18,10 +20,7 @@ const mostRefused = 0.001
 // TestCommandsOfPackagesAreNotRefused counts the refused commands of the shell
 // scripts in the directory COMMANDS, and lists them. The scripts are harmless.
 func TestCommandsOfPackagesAreNotRefused(t *testing.T) {
-	dir := os.Getenv("COMMANDS")
-	if dir == "" {
-		t.Skip("COMMANDS names no directory of scripts: run make commands")
-	}
+	dir := testenv.Asked(t, "COMMANDS", "commands")
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -27,24 +29,90 @@ func isLayout(dir string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// openLayout opens the only image of an OCI image layout.
+// openLayout opens the image of an OCI image layout for the platform of this machine.
 func openLayout(dir string) (digest string, _ opener, err error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
 	}
+	all, err := candidates(index, 0)
+	if err != nil {
+		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
+	}
+	one, err := choose(all)
+	if err != nil {
+		return "", nil, err
+	}
+	img, err := one.in.Image(one.Digest)
+	if err != nil {
+		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
+	}
+	return one.Digest.String(), flattened(img), nil
+}
+
+// candidate is one image of an index.
+type candidate struct {
+	v1.Descriptor
+	in v1.ImageIndex
+}
+
+// maxIndexes bounds the indexes within each other.
+const maxIndexes = 4
+
+// candidates lists the images of an index and of the indexes in it.
+func candidates(index v1.ImageIndex, depth int) ([]candidate, error) {
+	if depth == maxIndexes {
+		return nil, errors.New("too many indexes are within each other")
+	}
 	list, err := index.IndexManifest()
 	if err != nil {
-		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
+		return nil, err
 	}
-	if len(list.Manifests) != 1 || !list.Manifests[0].MediaType.IsImage() {
-		return "", nil, errors.New("the OCI layout must hold one image for one platform")
+	var all []candidate
+	for _, d := range list.Manifests {
+		switch {
+		case d.MediaType.IsIndex():
+			inner, err := index.ImageIndex(d.Digest)
+			if err != nil {
+				return nil, err
+			}
+			more, err := candidates(inner, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, more...)
+		case d.MediaType.IsImage() && (d.Platform == nil || d.Platform.OS != "unknown"): // else a statement about another image
+			all = append(all, candidate{d, index})
+		}
 	}
-	img, err := index.Image(list.Manifests[0].Digest)
-	if err != nil {
-		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
+	return all, nil
+}
+
+// choose returns the image for the platform of this machine. An image that is alone
+// and names no platform is taken as it is.
+func choose(all []candidate) (candidate, error) {
+	var platforms []string
+	var found []candidate
+	for _, c := range all {
+		switch p := c.Platform; {
+		case p == nil && len(all) == 1, p != nil && p.OS == "linux" && p.Architecture == runtime.GOARCH:
+			found = append(found, c)
+		case p == nil:
+			platforms = append(platforms, "one without a platform")
+		default:
+			platforms = append(platforms, p.String())
+		}
 	}
-	return list.Manifests[0].Digest.String(), flattened(img), nil
+	machine := "linux/" + runtime.GOARCH
+	switch {
+	case len(all) == 0:
+		return candidate{}, errors.New("the OCI layout holds no image")
+	case len(found) == 0:
+		return candidate{}, fmt.Errorf("the OCI layout has no image for %s, but for: %s", machine, strings.Join(platforms, ", "))
+	case len(found) > 1:
+		return candidate{}, fmt.Errorf("the OCI layout has %d images for %s: copy one of them into a layout of its own", len(found), machine)
+	}
+	return found[0], nil
 }
 
 // openArchive opens an archive of docker save, or a plain archive of files. Both

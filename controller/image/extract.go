@@ -11,6 +11,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,35 +25,86 @@ const (
 	maxEntries = 4 << 20
 )
 
+// Suffixes of the names beside an extracted image. The time of the lock is that of the
+// image's last use.
+const (
+	lockSuffix       = ".lock"
+	unfinishedSuffix = ".unfinished"
+)
+
+// held are the locks of the images that this process uses. They end with the process,
+// and so does its run.
+var held struct {
+	sync.Mutex
+	locks []*os.File
+}
+
 // extracted returns the directory of an extracted image. It is complete or
-// absent. Other processes wait while one extracts.
-func (c Config) extracted(ctx context.Context, digest string, open opener) (_ string, err error) {
+// absent. Other processes wait while one extracts. [Collect] of another process does
+// not remove it while this process runs.
+func (c Config) extracted(ctx context.Context, digest string, open opener) (string, error) {
 	if err := os.MkdirAll(c.Cache, 0o700); err != nil {
 		return "", err
 	}
 	dir := filepath.Join(c.Cache, strings.Replace(digest, ":", "-", 1))
-	lock, err := statedir.TakeLock(dir+".lock", unix.LOCK_EX)
+	for {
+		used, err := use(dir)
+		if used || err != nil {
+			return dir, err
+		}
+		if err := extractLocked(ctx, dir, open); err != nil {
+			return "", err
+		}
+	}
+}
+
+// use reports whether an image is extracted, and locks it if it is.
+func use(dir string) (bool, error) {
+	lock, err := statedir.TakeLock(dir+lockSuffix, unix.LOCK_SH)
 	if err != nil {
-		return "", err
+		return false, err
+	}
+	_, err = os.Lstat(dir)
+	if err == nil {
+		now := time.Now()
+		err = os.Chtimes(dir+lockSuffix, now, now)
+	}
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return false, errors.Join(err, lock.Close())
+	}
+	held.Lock()
+	defer held.Unlock()
+	held.locks = append(held.locks, lock)
+	return true, nil
+}
+
+// extractLocked extracts an image, unless another process does it first.
+func extractLocked(ctx context.Context, dir string, open opener) (err error) {
+	lock, err := statedir.TakeLock(dir+lockSuffix, unix.LOCK_EX)
+	if err != nil {
+		return err
 	}
 	defer lock.Close()
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-		return dir, err
+		return err
 	}
-	unfinished := dir + ".unfinished"
+	unfinished := dir + unfinishedSuffix
 	if err := statedir.RemoveTree(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+		return err
 	}
 	if err := os.Mkdir(unfinished, 0o755); err != nil {
-		return "", err
+		return err
 	}
 	if err = extract(ctx, unfinished, open); err == nil {
 		err = os.Rename(unfinished, dir)
 	}
 	if err != nil {
-		return "", errors.Join(fmt.Errorf("extract: %w", err), statedir.RemoveTree(unfinished))
+		return errors.Join(fmt.Errorf("extract: %w", err), statedir.RemoveTree(unfinished))
 	}
-	return dir, nil
+	return nil
 }
 
 func extract(ctx context.Context, dir string, open opener) error {

@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -191,4 +193,79 @@ func TestAProgramIsNotFoundOutsideTheImage(t *testing.T) {
 			t.Errorf("%s is found at %s", name, at)
 		}
 	}
+}
+
+func TestTheImageForThisMachineIsChosen(t *testing.T) {
+	img := layered(t)
+	index := func(platforms ...string) string {
+		inner := v1.ImageIndex(empty.Index)
+		for _, p := range platforms {
+			platform, err := v1.ParsePlatform(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			inner = mutate.AppendManifests(inner, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: platform}})
+		}
+		dir := t.TempDir()
+		at, err := layout.Write(dir, empty.Index)
+		if err == nil && len(platforms) > 0 {
+			err = at.AppendIndex(inner)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	open := func(dir string) (Root, error) {
+		return Config{Places: map[string]string{"x": dir}, Cache: t.TempDir()}.Open(t.Context(), "x")
+	}
+	root, err := open(index("linux/s390x", "linux/"+runtime.GOARCH, "unknown/unknown"))
+	if err != nil || !strings.Contains(files(t, root.Dir), "usr/bin/tool=two") {
+		t.Errorf("%+v, %v", root, err)
+	}
+	_, err = open(index("linux/s390x", "windows/amd64"))
+	if err == nil || !strings.Contains(err.Error(), "but for: linux/s390x, windows/amd64") {
+		t.Errorf("another platform: %v", err)
+	}
+	if _, err := open(index()); err == nil {
+		t.Error("an index without images")
+	}
+}
+
+func TestAnUnusedImageIsCollected(t *testing.T) {
+	dir, cache := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(dir+"/a.tar", archive(t, [2]string{"a", "x"}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := Config{Places: map[string]string{"x": dir + "/a.tar"}, Cache: cache}.Open(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	collect := func(dryRun bool, want int) {
+		t.Helper()
+		if got, err := Collect(cache, 0, dryRun); err != nil || len(got) != want || want == 1 && got[0] != root.Digest {
+			t.Errorf("collected %q, %v", got, err)
+		}
+	}
+	collect(false, 0) // used a moment ago
+	old := time.Now().Add(-2 * minAge)
+	if err := os.Chtimes(root.Dir+lockSuffix, old, old); err != nil {
+		t.Fatal(err)
+	}
+	collect(false, 0) // used by this process
+	held.Lock()
+	for _, lock := range held.locks {
+		_ = lock.Close()
+	}
+	held.locks = nil
+	held.Unlock()
+	collect(true, 1)
+	if _, err := os.Stat(root.Dir); err != nil {
+		t.Error(err)
+	}
+	collect(false, 1)
+	if _, err := os.Stat(root.Dir); err == nil {
+		t.Error("it is left")
+	}
+	collect(false, 0)
 }

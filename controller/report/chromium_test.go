@@ -17,15 +17,14 @@ import (
 
 	"agentsh/controller"
 	"agentsh/controller/record"
+	"agentsh/internal/testenv"
 )
 
 // chromium is the path of the browser that 'make report-check' installs.
 // Without it the test is skipped, but 'make report-check' fails.
 func chromium(t *testing.T) string {
 	t.Helper()
-	if os.Getenv("REPORT_CHECK") == "" {
-		t.Skip("make report-check runs it")
-	}
+	testenv.Asked(t, "REPORT_CHECK", "report-check")
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Fatal(err)

@@ -263,7 +263,7 @@ func (r *Report) setTiles() {
 		tile("programs", fmt.Sprint(x.Commands), "", false)
 		kinds := ""
 		if len(x.Refused) > 0 {
-			kinds = plural(len(x.Refused), "kind")
+			kinds = text.Count(len(x.Refused), "kind")
 		}
 		tile("refused", fmt.Sprint(x.Refusals), kinds, x.Refusals > 0)
 		if x.AuditGaps > 0 {
@@ -297,7 +297,7 @@ func (r *Report) setTiles() {
 		for _, c := range r.Network {
 			sent, received = sent+c.Sent, received+c.Received
 		}
-		tile("network", size(sent+received), plural(len(r.Network), "destination"), false)
+		tile("network", size(sent+received), text.Count(len(r.Network), "destination"), false)
 	}
 }
 
@@ -457,13 +457,6 @@ func clip(s string, limit int) string {
 		seen++
 	}
 	return s
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // count formats a number with separated thousands.

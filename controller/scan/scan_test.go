@@ -45,9 +45,6 @@ func BenchmarkCommand(b *testing.B) {
 
 // TestMemoryDoesNotGrowWithTheFile scans 64 MiB and looks at the heap.
 func TestMemoryDoesNotGrowWithTheFile(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
 	const size = 64 << 20
 	part := prose(1 << 20)
 	readers := make([]io.Reader, size/len(part))

@@ -34,6 +34,17 @@ func Program(name string) Feature {
 	return Feature{"program " + name, func() error { _, err := exec.LookPath(name); return err }}
 }
 
+// Asked returns the value of the environment variable by which a make target asks for a
+// test. Without it the test is skipped, also when a missing feature is an error.
+func Asked(t testing.TB, variable, target string) string {
+	t.Helper()
+	value := os.Getenv(variable)
+	if value == "" {
+		t.Skipf("make %s runs it", target)
+	}
+	return value
+}
+
 // Need skips the test when a feature is missing, and fails it instead when
 // AGENTSH_TEST_STRICT is 1, as CI sets it.
 func Need(t testing.TB, features ...Feature) {
