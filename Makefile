@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes agents soak
+.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes trace agents soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test places suites suites-smoke clean
 
 all: build
@@ -153,6 +153,13 @@ evasions: build ## the external corpus of bypasses in the directory EVASIONS
 	EVASIONS=$(EVASIONS) test/evasions/run.sh
 	EVASIONS=$(EVASIONS) SHARE_NETWORK=1 test/evasions/run.sh net control
 	EVASIONS=$(EVASIONS) AS_USER=1000 test/evasions/run.sh file control
+
+# The tests of sessions and of the loop with the engine for kernels without a listener. Left out are rules
+# below /proc, which it cannot hold, and what only a listener has.
+trace: deps-check build ## the tests of sessions with the trace engine: 10 minutes
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ENGINE=trace $(GO) test -p 1 -timeout 30m -skip \
+		'TestAMachineWithoutAMechanism|TestTheCallerLearns|OfProc|Opener|TestAnExchangedNameOpens|TestADirectoryThatCannotBeSearched|CannotBeBoundAreRefused/traced|BehindAFollower|FollowedAreBounded' \
+		./supervisor ./supervisor/notify/...
 
 # The probes that race, each 100,000 times: in rounds, as the corpus gives a
 # probe ten minutes. An hour.

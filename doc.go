@@ -36,7 +36,7 @@
 // # A nested execve
 //
 //  1. The filter (seccomp.DefaultPlan, compiled by libseccomp) stops the thread. A worker
-//     of notify.Loop gets the call from its engine (notify/engine, notify/listener), here
+//     of notify.Loop gets the call from its engine (notify/engine: listener or tracer), here
 //     by seccomp.Listener.Receive, and passes it to the handler of execs
 //     (supervisor/notify/exec.go).
 //  2. target.OpenCall reads path and arguments. Target.Resolve opens the file that the

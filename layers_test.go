@@ -75,6 +75,7 @@ var ranks = map[string]int{
 	"supervisor/netns":           2, // the network of a session; the proxy serves it
 	"supervisor/notify":          2,
 	"supervisor/notify/engine":   1, // what stops calls and what decides them know it
+	"supervisor/notify/tracer":   2, // the other engine; knows no rules
 	"supervisor/notify/listener": 2, // one engine; knows no rules
 	"supervisor/audit":           2,
 	"supervisor/imageroot":       2, // makes the root in which the supervisor then starts
@@ -111,7 +112,7 @@ var beside = map[string][]string{
 	"fuse/follow":              {"fuse/tree", "fuse/watch"},
 	"internal/snapshot":        {"internal/trash"},
 	"seccomp/target":           {"seccomp"},
-	"supervisor/notify/engine": {"seccomp"},
+	"supervisor/notify/engine": {"seccomp", "seccomp/target"},
 	"supervisor/netns":         {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
 	"cmd/agentctl":             {"controller/report"},
 	"controller/attach":        {"controller/record"},
@@ -229,7 +230,7 @@ var callers = map[string][]string{
 	}, // the last two explain, they start nothing
 	"launch.NewInit": {"supervisor/open.go"},
 	"seccomp.NewListener": {
-		"supervisor/loop.go",
+		"supervisor/engine.go",
 		"supervisor/launch/prober.go",
 	}, // the second answers a call of its own process
 	"os.StartProcess":  {},

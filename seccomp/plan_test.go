@@ -433,3 +433,57 @@ func TestTheTableContainsTheReportedCalls(t *testing.T) {
 		}
 	}
 }
+
+// A traced command has the same filter, but for its first instructions and for what stops
+// a call.
+func TestATracedFilterStopsWhatTheOtherNotifies(t *testing.T) {
+	program, err := everything().Compile(runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	traced, err := Traced(program, runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with, without := decode(traced), decode(program)
+	arch := arches[runtime.GOARCH].audit
+	action := func(p []insn, d data) uint32 {
+		t.Helper()
+		got, err := evaluate(p, &d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	stops := 0
+	for nr := range uint32(newest + 2) {
+		d := data{nr: nr, arch: arch, args: [6]uint64{1, 2, 3, 4, 5, 6}}
+		want := action(without, d)
+		if want == actNotify {
+			want = retTrace
+			stops++
+		}
+		if got := action(with, d); got != want {
+			t.Errorf("call %d: %#x instead of %#x", nr, got, want)
+		}
+	}
+	if stops == 0 {
+		t.Error("no call stops")
+	}
+	for name, c := range map[string]struct {
+		data
+		want uint32
+	}{
+		"a call that the tracer has answered": {data{nr: noCall, arch: arch}, actAllow},
+		"the same of another architecture":    {data{nr: noCall, arch: unix.AUDIT_ARCH_I386}, actKill},
+		"a process without a tracer": {
+			data{nr: unix.SYS_CLONE, arch: arch, args: [6]uint64{unix.CLONE_UNTRACED | uint64(unix.SIGCHLD)}}, retErrno | uint32(unix.EPERM),
+		},
+		"a process":   {data{nr: unix.SYS_CLONE, arch: arch, args: [6]uint64{uint64(unix.SIGCHLD)}}, actAllow},
+		"its new way": {data{nr: unix.SYS_CLONE3, arch: arch}, retErrno | uint32(unix.ENOSYS)},
+	} {
+		if got := action(with, c.data); got != c.want {
+			t.Errorf("%s: %#x instead of %#x", name, got, c.want)
+		}
+	}
+}

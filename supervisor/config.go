@@ -40,6 +40,8 @@ type OperatorConfig struct {
 	Egress netns.Outside
 	// Degraded is what a session may lack where the machine has none.
 	Degraded []probe.Setting
+	// ForbidEngine are engines that no session may use. See [Engines].
+	ForbidEngine []probe.Setting
 	// CacheSeconds is how old names and attributes may be in directories that
 	// cannot be watched; 0: a second.
 	CacheSeconds int
@@ -87,6 +89,7 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 		Cwd:         r.Cwd,
 		User:        operator.User,
 		Require:     operator.Require,
+		Forbidden:   operator.ForbidEngine,
 		Degraded:    probe.WithFallbacks(operator.Degraded, r.Boot.Degraded),
 		Program:     r.Boot.Program,
 		Channel:     r.Channel,

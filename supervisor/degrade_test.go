@@ -225,30 +225,72 @@ func TestAFallbackForAMechanismThatWorksChangesNothing(t *testing.T) {
 	}
 }
 
-func TestNoFallbackOpensASessionWithoutAListener(t *testing.T) {
+// TestASessionWithoutAListener opens sessions where seccomp(2) makes none: commands are
+// traced, and held as everywhere.
+func TestASessionWithoutAListener(t *testing.T) {
 	if os.Getenv(limitedEnv) == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 		self, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := testenv.Without(t, []string{testenv.WithoutListener}, self, "-test.run=^TestNoFallbackOpensASessionWithoutAListener$", "-test.v")
+		cmd := testenv.Without(t, []string{testenv.WithoutListener}, self, "-test.run=^TestASessionWithoutAListener$", "-test.v")
 		cmd.Env = append(os.Environ(), limitedEnv+"=listener")
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "refused with every fallback") {
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "traced all the same") {
 			t.Errorf("%v\n%s", err, out)
 		}
 		return
 	}
-	cfg, _ := testConfig(t, wholePolicy)
+	cfg, log := testConfig(t, testPolicy)
 	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Degraded = probe.WithFallbacks(nil, probe.Mechanisms())
-	_, err := Open(context.Background(), cfg)
-	if err == nil || !strings.Contains(err.Error(), "no fallback opens a session here") {
-		t.Fatalf("%v", err)
+	cfg.Require = []probe.Setting{{Name: "exec_verify", At: "c.yaml:1:1"}, {Name: "env_inject_nested", At: "c.yaml:1:2"}}
+	b := openConfig(t, cfg, log)
+	if b.Engine() != "trace" {
+		t.Fatalf("the engine is %s", b.Engine())
 	}
-	t.Log("refused with every fallback")
+	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+	if len(begin) != 1 || begin[0].Mechanism != "trace" {
+		t.Errorf("the session begins with %+v", begin)
+	}
+	for script, want := range map[string]string{
+		"echo $BOTH; env -i sh -c 'echo $BOTH'":                               "policy\npolicy\n",
+		"/usr/bin/kill -0 1 2>/dev/null; echo $?":                             "126\n",
+		"printf '#!/bin/sh\necho script $1\n' >s; chmod +x s; ./s one; cat s": "script one\n#!/bin/sh\necho script $1\n",
+		"sh -c 'exit 3' & wait $!; echo $?; exec env echo k":                  "3\nk\n",
+	} {
+		if exit, out := b.run(t, "bash", "-c", script); !strings.HasSuffix(out, want) {
+			t.Errorf("%s: %+v %q", script, exit, out)
+		}
+	}
+	t.Log("traced all the same")
+}
+
+func TestAnEngineThatIsForbiddenIsNotUsed(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	cfg, log := testConfig(t, testPolicy)
+	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "c.yaml:1:17"}}
+	if b := openConfig(t, cfg, log); b.Engine() != "trace" {
+		t.Errorf("the engine is %s", b.Engine())
+	}
+	cfg, _ = testConfig(t, testPolicy)
+	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "c.yaml:1:17"}, {Name: "trace", At: "c.yaml:1:27"}}
+	_, err := Open(context.Background(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "c.yaml:1:17: forbid_engine has listener") ||
+		!strings.Contains(err.Error(), "c.yaml:1:27: ") {
+		t.Errorf("both are forbidden: %v", err)
+	}
+	if traced {
+		return // its rules are taken out
+	}
+	cfg, _ = testConfig(t, strings.Replace(testPolicy, "file_rules:\n",
+		"file_rules:\n  - {name: variables, paths: ['/proc/*/environ'], operations: [read, write], decision: deny}\n", 1))
+	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "c.yaml:1:17"}}
+	_, err = Open(context.Background(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "test.yaml:9:5: rule variables opens files below /proc") {
+		t.Errorf("a rule that needs the listener: %v", err)
+	}
 }
 
 // A kernel without mount_setattr(2) holds the same by remounting, also what is

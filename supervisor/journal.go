@@ -26,10 +26,10 @@ type journal struct {
 	unwritten int              // events since the last one that was written
 }
 
-// begin writes the event of a session's start, with the mechanisms that it runs
-// without. end is silent unless begin succeeded.
-func (j *journal) begin(p *policy.Policy, missing probe.Missing) error {
-	e := wire.Event{Type: wire.EventSession, Phase: "begin", Message: "policy " + p.Name() + " " + p.Digest()}
+// begin writes the event of a session's start, with the engine that stops its calls and
+// the mechanisms that it runs without. end is silent unless begin succeeded.
+func (j *journal) begin(p *policy.Policy, engine string, missing probe.Missing) error {
+	e := wire.Event{Type: wire.EventSession, Phase: "begin", Mechanism: engine, Message: "policy " + p.Name() + " " + p.Digest()}
 	if len(missing) > 0 {
 		e.Decision, e.Hint = "degraded", missing.String()
 	}

@@ -8,17 +8,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/seccomp"
 	"agentsh/seccomp/target"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
-	"agentsh/supervisor/notify/listener"
 )
 
 // loop answers the notifications of a session's filter. Its methods may be called
 // on nil.
 type loop struct {
 	*notify.Loop
+	engine string         // its name
 	root   *os.File       // the root directory that commands see
 	opener *launch.Opener // nil: files are not opened for commands
 	stop   context.CancelFunc
@@ -31,11 +30,10 @@ type loop struct {
 // loop fails.
 func startLoop(cfg notify.Config, init *launch.Init, root *os.File, emulated bool, ended func(error)) (*loop, error) {
 	l := &loop{root: root, done: make(chan struct{})}
-	stopped, err := seccomp.NewListener(init.Listener())
-	if err != nil {
+	var err error
+	if cfg.Engine, err = openEngine(init, cfg.TraceAs, cfg.Log); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
-	cfg.Engine = listener.New(stopped)
 	if emulated {
 		if l.opener, err = init.Opener(); err != nil {
 			return nil, errors.Join(err, cfg.Engine.Close(), root.Close())
@@ -46,7 +44,7 @@ func startLoop(cfg notify.Config, init *launch.Init, root *os.File, emulated boo
 	if cfg.Root, err = target.NewRoot(root); err != nil {
 		return nil, errors.Join(err, cfg.Engine.Close(), l.opener.Close(), root.Close())
 	}
-	l.Loop = notify.New(cfg)
+	l.Loop, l.engine = notify.New(cfg), cfg.Engine.Name()
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
 	go func() {

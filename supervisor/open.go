@@ -136,7 +136,7 @@ func (s *Session) open(ctx context.Context) error {
 	prefer(s.files.PID(), s.init.PID())
 	s.network.Serve(func(err error) { s.life.end(wire.CauseNetwork, err) })
 	s.watch()
-	return s.journal.begin(s.cfg.Policy, s.confined.missing)
+	return s.journal.begin(s.cfg.Policy, s.Engine(), s.confined.missing)
 }
 
 // viewOptions describe a session to its confinement. state and store are
@@ -223,7 +223,10 @@ func (s *Session) startInit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg.Filter, cfg.Interruptible = filter, s.confined.missing.Has(probe.WaitKillable)
+	if err := s.engineFilters(&cfg, filter); err != nil {
+		return err
+	}
+	cfg.Interruptible = s.confined.missing.Has(probe.WaitKillable)
 	cfg.Limits = []launch.Rlimit{{Resource: limitCore}}
 	s.network.Setup(&cfg)
 	if len(s.confined.plan.Governed) > 0 {
@@ -233,7 +236,7 @@ func (s *Session) startInit(ctx context.Context) error {
 		defer s.files.CloseDevices()
 	}
 	s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount)
-	return err
+	return s.explainEngine(err)
 }
 
 // filterOptions say which calls the filter of a session notifies.

@@ -48,6 +48,7 @@ type Config struct {
 	User        string          // user of commands when the supervisor is root
 	Require     []probe.Setting // what must be proven before the session opens
 	Degraded    []probe.Setting // mechanisms that may be missing on this machine
+	Forbidden   []probe.Setting // engines that it may not use: see [Engines]
 	Program     bool            // this program is shown inside, at [layout.Program]
 	Channel     bool            // approvals can be answered over a channel: see [Session.Approvals]
 	Audit       *audit.Log
@@ -117,6 +118,9 @@ func (s *Session) Config() Config { return s.cfg }
 
 // Missing are the mechanisms that the session runs without.
 func (s *Session) Missing() probe.Missing { return s.confined.missing }
+
+// Engine is the name of what stops the calls of commands: one of [Engines].
+func (s *Session) Engine() string { return s.loop.engine }
 
 // Approvals are the questions of this session that wait for a person.
 func (s *Session) Approvals() *approve.Queue { return s.approvals }

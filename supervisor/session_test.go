@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/probe"
 )
 
 func TestMain(m *testing.M) {
@@ -55,8 +57,24 @@ type box struct {
 	audit     *audit.Log
 }
 
+// AGENTSH_ENGINE=trace runs the tests without the listener.
+var traced = os.Getenv("AGENTSH_ENGINE") == "trace"
+
+// procRule matches rules about opens below /proc, which the trace engine cannot hold.
+var procRule = regexp.MustCompile(`(?m)^.*paths: \['/proc/.*\n`)
+
+func forbiddenEngines() []probe.Setting {
+	if traced {
+		return []probe.Setting{{Name: "listener", At: "AGENTSH_ENGINE"}}
+	}
+	return nil
+}
+
 func testConfig(t testing.TB, text string) (Config, string) {
 	t.Helper()
+	if traced {
+		text = procRule.ReplaceAllString(text, "")
+	}
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if err := os.Chmod(d, 0o755); err != nil {
@@ -86,6 +104,10 @@ func testConfig(t testing.TB, text string) (Config, string) {
 		},
 	)
 	cfg.Log = slog.New(slog.DiscardHandler)
+	if os.Getenv("AGENTSH_ENGINE_LOG") != "" {
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	cfg.Forbidden = forbiddenEngines()
 	return cfg, path
 }
 

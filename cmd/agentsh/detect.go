@@ -182,7 +182,8 @@ func (d *detected) verdict() string {
 	default:
 		return "No session can be opened here, and nothing runs without one:\n  " + indented(d.Session.Why) + "\n"
 	}
-	text := "A session can be opened here; its first process could not: " + strings.Join(d.Session.Proofs, ", ") + "\n"
+	text := "A session can be opened here; its first process could not: " + strings.Join(d.Session.Proofs, ", ") +
+		"\nCalls of commands stop by the engine " + d.Session.Engine + ".\n"
 	switch {
 	case d.Policy == nil:
 		return text

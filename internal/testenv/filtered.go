@@ -29,7 +29,7 @@ type Filtered struct {
 func init() {
 	if os.Args[0] == filteredName {
 		runtime.LockOSThread()
-		fmt.Fprintln(os.Stderr, "filtered:", becomeFiltered(os.Args[1], os.Args[2:]))
+		fmt.Fprintln(os.Stderr, "filtered:", becomeFiltered(os.Args[1], os.Args[2], os.Args[3:]))
 		os.Exit(99)
 	}
 }
@@ -39,6 +39,18 @@ func init() {
 // that happen, so the caller can serve the listener first. The caller must
 // call [Filtered.Wait]; the program is killed when the test ends.
 func StartFiltered(t testing.TB, cmd *exec.Cmd, numbers ...int) *Filtered {
+	t.Helper()
+	return start(t, cmd, "listener", numbers)
+}
+
+// StartTraced is StartFiltered with a filter that stops the calls for a tracer. There is no
+// listener. Until the program is traced these calls fail.
+func StartTraced(t testing.TB, cmd *exec.Cmd, numbers ...int) *Filtered {
+	t.Helper()
+	return start(t, cmd, "trace", numbers)
+}
+
+func start(t testing.TB, cmd *exec.Cmd, engine string, numbers []int) *Filtered {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -53,7 +65,7 @@ func StartFiltered(t testing.TB, cmd *exec.Cmd, numbers ...int) *Filtered {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Args = append([]string{filteredName, strings.Join(list, ","), cmd.Path}, cmd.Args...)
+	cmd.Args = append([]string{filteredName, engine, strings.Join(list, ","), cmd.Path}, cmd.Args...)
 	cmd.Path = self
 	cmd.ExtraFiles = append([]*os.File{theirs}, cmd.ExtraFiles...)
 	f := &Filtered{Cmd: cmd, pidfd: -1, socket: ours}
@@ -73,6 +85,12 @@ func StartFiltered(t testing.TB, cmd *exec.Cmd, numbers ...int) *Filtered {
 		_ = unix.Close(f.pidfd)
 		ours.Close()
 	})
+	if engine == "trace" {
+		if n, err := unix.Read(int(ours.Fd()), make([]byte, 1)); n != 1 {
+			t.Fatalf("the traced program did not start: %v", err)
+		}
+		return f
+	}
 	f.Listener = receiveFile(t, ours)
 	return f
 }
@@ -84,10 +102,15 @@ func (f *Filtered) Begin() error {
 }
 
 // Wait waits for the program. It polls the process descriptor first: a wait in
-// this process would take the ptrace stops of a tracee that is also a child.
+// this process would take the ptrace stops of a tracee that is also a child. The end of a
+// program that stays traced is for its tracer, whose wait hangs the descriptor up.
 func (f *Filtered) Wait() error {
+	events := int16(unix.POLLIN)
+	if f.Listener == nil {
+		events = 0 // POLLHUP alone
+	}
 	for {
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(f.pidfd), Events: unix.POLLIN}}, -1)
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(f.pidfd), Events: events}}, -1)
 		if err != unix.EINTR {
 			break
 		}
@@ -116,7 +139,7 @@ func receiveFile(t testing.TB, socket *os.File) *os.File {
 	return os.NewFile(uintptr(fds[0]), "listener")
 }
 
-func becomeFiltered(numbers string, args []string) error {
+func becomeFiltered(engine, numbers string, args []string) error {
 	var calls []uint32
 	for _, s := range strings.Split(numbers, ",") {
 		n, err := strconv.ParseUint(s, 10, 32)
@@ -126,39 +149,51 @@ func becomeFiltered(numbers string, args []string) error {
 		calls = append(calls, uint32(n))
 	}
 	unix.CloseOnExec(3)
-	fd, err := installFilter(calls)
+	fd, err := installFilter(calls, engine == "trace")
 	if err != nil {
 		return fmt.Errorf("install the filter: %w", err)
 	}
-	if err := unix.Sendmsg(3, []byte{0}, unix.UnixRights(fd), nil, 0); err != nil {
-		return fmt.Errorf("send the listener: %w", err)
+	if engine == "trace" {
+		if _, err := unix.Write(3, []byte{0}); err != nil {
+			return err
+		}
+	} else {
+		if err := unix.Sendmsg(3, []byte{0}, unix.UnixRights(fd), nil, 0); err != nil {
+			return fmt.Errorf("send the listener: %w", err)
+		}
+		_ = unix.Close(fd)
 	}
-	_ = unix.Close(fd)
 	if n, err := unix.Read(3, make([]byte, 1)); n != 1 {
 		return fmt.Errorf("wait to begin: %w", err)
 	}
 	return unix.Exec(args[0], args[1:], os.Environ())
 }
 
-// installFilter notifies the calls on this thread and allows all others.
-func installFilter(calls []uint32) (int, error) {
+// installFilter notifies the calls on this thread, or stops them for a tracer, and allows
+// all others.
+func installFilter(calls []uint32, traced bool) (int, error) {
 	const (
 		load, jumpEqual, ret = 0x20, 0x15, 0x06
 		allow, userNotif     = 0x7fff0000, 0x7fc00000
+		traceCall            = 0x7ff00000
 		newListener          = 1 << 3
 		waitKillable         = 1 << 5
 		setModeFilter        = 1
 	)
+	action, flags := uint32(userNotif), uintptr(newListener|waitKillable)
+	if traced {
+		action, flags = traceCall, 0
+	}
 	program := []unix.SockFilter{{Code: load, K: 0}}
 	for i, n := range calls {
 		program = append(program, unix.SockFilter{Code: jumpEqual, Jt: uint8(len(calls) - i), K: n})
 	}
-	program = append(program, unix.SockFilter{Code: ret, K: allow}, unix.SockFilter{Code: ret, K: userNotif})
+	program = append(program, unix.SockFilter{Code: ret, K: allow}, unix.SockFilter{Code: ret, K: action})
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 0, err
 	}
 	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, setModeFilter, newListener|waitKillable, uintptr(unsafe.Pointer(&fprog)))
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, setModeFilter, flags, uintptr(unsafe.Pointer(&fprog)))
 	if errno != 0 {
 		return 0, errno
 	}

@@ -18,6 +18,19 @@ const (
 	breakAdvance  = 1      // it is behind the breakpoint
 )
 
+// regsArgsAt are the places of the arguments of a call: rdi, rsi, rdx, r10, r8, r9.
+var regsArgsAt = [6]int{14 * 8, 13 * 8, 12 * 8, 7 * 8, 9 * 8, 8 * 8}
+
+// replaceCall writes the registers with the number of another call.
+func (r *Registers) replaceCall(tid, number int) error {
+	r.set(regsNumberAt, uint64(int64(number)))
+	return r.Write(tid)
+}
+
+// Entered reports whether the thread is at the entry of a call, and not at its exit. The
+// kernel sets the result of a call that has not run to this errno.
+func (r *Registers) Entered() bool { return int64(r.at(regsResultAt)) == -int64(unix.ENOSYS) }
+
 // breakInstruction is int3.
 var breakInstruction = []byte{0xcc}
 

@@ -13,11 +13,28 @@ const (
 	regsSize    = 34 * 8
 	regsStackAt = 31 * 8
 
-	regsResultAt = 0 // x0
+	regsResultAt = 0     // x0
+	regsNumberAt = 8 * 8 // x8
+	regsPhaseAt  = 7 * 8 // x7: 0 at the entry of a call, 1 at its exit
 
 	regsCounterAt = 32 * 8 // pc
 	breakAdvance  = 0      // it is at the breakpoint
 )
+
+// regsArgsAt are the places of the arguments of a call: x0 to x5.
+var regsArgsAt = [6]int{0, 8, 16, 24, 32, 40}
+
+// replaceCall writes the registers, and the number of another call, which has a register
+// set of its own.
+func (r *Registers) replaceCall(tid, number int) error {
+	if err := r.Write(tid); err != nil {
+		return err
+	}
+	return SetNumber(tid, number)
+}
+
+// Entered reports whether the thread is at the entry of a call, and not at its exit.
+func (r *Registers) Entered() bool { return r.at(regsPhaseAt) == 0 }
 
 // breakInstruction is brk #0.
 var breakInstruction = []byte{0x00, 0x00, 0x20, 0xd4}

@@ -42,16 +42,15 @@ func (b *Breakpoint) Remove(tid int) error { return b.poke(tid, b.was) }
 // Reached reports whether a thread that stopped with SIGTRAP did so at the breakpoint. Its
 // program counter is then set back to the instruction.
 func (b *Breakpoint) Reached(tid int) (bool, error) {
-	s := &Stopped{PID: tid, mem: -1}
-	if err := s.registers(unix.PTRACE_GETREGSET); err != nil {
+	r, err := ReadRegisters(tid)
+	if err != nil {
 		return false, err
 	}
-	counter := (*uint64)(unsafe.Pointer(&s.regs[regsCounterAt]))
-	if *counter != b.at+breakAdvance {
+	if r.at(regsCounterAt) != b.at+breakAdvance {
 		return false, nil
 	}
-	*counter = b.at
-	return true, s.registers(unix.PTRACE_SETREGSET)
+	r.set(regsCounterAt, b.at)
+	return true, r.Write(tid)
 }
 
 // EntryOf returns the address at which a program starts after its dynamic loader. The

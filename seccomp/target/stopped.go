@@ -5,11 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,7 +32,8 @@ type Stopped struct {
 	buffer  *[]byte
 	environ []uint64 // addresses of the environment's strings
 	vectors []byte   // the auxiliary vector, its end included
-	regs    [regsSize]byte
+	regs    *Registers
+	remote  bool // another thread reads and writes the registers
 }
 
 // stackReach is the distance above the stack pointer in which strings are accepted. The
@@ -48,8 +47,13 @@ var stackPool = sync.Pool{New: func() any { b := make([]byte, 0, firstRead); ret
 
 // OpenStopped reads the process pid, which the calling thread has stopped at its exec
 // stop. The caller closes the result.
-func OpenStopped(pid int) (*Stopped, error) {
-	s := &Stopped{PID: pid, mem: -1, buffer: stackPool.Get().(*[]byte)}
+func OpenStopped(pid int) (*Stopped, error) { return OpenStoppedBy(pid, nil) }
+
+// OpenStoppedBy is OpenStopped for a thread that does not trace the process. The registers
+// are those that the tracing thread has read. SetEnv changes them, and the tracing thread
+// writes them back. Nil registers are read here.
+func OpenStoppedBy(pid int, r *Registers) (*Stopped, error) {
+	s := &Stopped{PID: pid, mem: -1, regs: r, remote: r != nil, buffer: stackPool.Get().(*[]byte)}
 	s.stack = (*s.buffer)[:0]
 	if err := s.open(); err != nil {
 		s.Close()
@@ -64,10 +68,14 @@ func (s *Stopped) open() error {
 		return err
 	}
 	s.Dev, s.Ino = exe.Dev, exe.Ino
-	if err := s.registers(unix.PTRACE_GETREGSET); err != nil {
-		return err
+	if !s.remote {
+		r, err := ReadRegisters(s.PID)
+		if err != nil {
+			return err
+		}
+		s.regs = r
 	}
-	s.sp = binary.NativeEndian.Uint64(s.regs[regsStackAt:])
+	s.sp = s.regs.at(regsStackAt)
 	return s.parse()
 }
 
@@ -97,23 +105,6 @@ func (s *Stopped) Close() {
 		stackPool.Put(s.buffer)
 	}
 	s.stack, s.buffer = nil, nil
-}
-
-// registers reads or writes the general registers. It refuses a program with another
-// register layout, such as a 32-bit one.
-func (s *Stopped) registers(request uintptr) error {
-	const general = 1 // NT_PRSTATUS
-	iov := unix.Iovec{Base: &s.regs[0]}
-	iov.SetLen(len(s.regs))
-	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, request, uintptr(s.PID), general, uintptr(unsafe.Pointer(&iov)), 0, 0)
-	runtime.KeepAlive(s)
-	if errno != 0 {
-		return fmt.Errorf("registers: %w", errno)
-	}
-	if iov.Len != regsSize {
-		return errors.New("not a 64-bit program")
-	}
-	return nil
 }
 
 // parse reads the initial stack: argc, argv, envp, auxv.
@@ -305,8 +296,11 @@ func (s *Stopped) SetEnv(entries []string) error {
 	if err != nil {
 		return err
 	}
-	binary.NativeEndian.PutUint64(s.regs[regsStackAt:], sp)
-	return s.registers(unix.PTRACE_SETREGSET)
+	s.regs.set(regsStackAt, sp)
+	if s.remote {
+		return nil
+	}
+	return s.regs.Write(s.PID)
 }
 
 // rebuild writes the stack for [Stopped.SetEnv] and returns its start, a multiple of 16 as

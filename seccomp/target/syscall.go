@@ -48,12 +48,12 @@ func SyscallOf(tid int) (Syscall, error) {
 
 // SetResult changes what a call returns. The thread is stopped at its exit.
 func SetResult(tid int, result int64) error {
-	s := &Stopped{PID: tid, mem: -1}
-	if err := s.registers(unix.PTRACE_GETREGSET); err != nil {
+	r, err := ReadRegisters(tid)
+	if err != nil {
 		return err
 	}
-	*(*int64)(unsafe.Pointer(&s.regs[regsResultAt])) = result
-	return s.registers(unix.PTRACE_SETREGSET)
+	r.set(regsResultAt, uint64(result))
+	return r.Write(tid)
 }
 
 // Write writes to the memory of a thread that the calling thread has stopped.

@@ -72,6 +72,9 @@ func (r *configReader) configuration(root *strictyaml.Node, c *supervisor.Operat
 			})
 		},
 		"degraded": r.degraded(&c.Degraded),
+		"forbid_engine": func(n *strictyaml.Node) {
+			r.names(n, "forbid_engine", "engine", supervisor.Engines, &c.ForbidEngine)
+		},
 		"trash": func(n *strictyaml.Node) {
 			r.mapping(n, "trash", map[string]func(*strictyaml.Node){
 				"max_size_mb": func(n *strictyaml.Node) {

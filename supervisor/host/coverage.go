@@ -51,7 +51,7 @@ var limitSettings = []string{
 // groupTable is every group of rules, with what it needs.
 var groupTable = []group{
 	{"commands", BySupervisor, "every execve waits for its decision and is verified before its first instruction",
-		[]string{"seccomp_notify", "ptrace", "proc_mem"}, "command", []string{"command_rules", "exec_from"}},
+		[]string{"engine", "ptrace", "proc_mem"}, "command", []string{"command_rules", "exec_from"}},
 	{"files outside the workspace", ByKernel, "a root directory of its own: what no rule allows does not exist there; Landlock beneath",
 		[]string{"mount_namespace", "mount_api", "private_proc", "landlock"}, "outside", []string{"file_rules"}},
 	{"files in the workspace", BySupervisor, "a file server decides every operation",
@@ -59,7 +59,7 @@ var groupTable = []group{
 	{"repositories", BySupervisor, "the file server evaluates the content that git reads in them",
 		[]string{"mount_namespace", "fuse"}, "file", []string{"git_guard"}},
 	{"signals", ByKernel, "a pid namespace and Landlock scopes keep them inside; those with rules by process are notified",
-		[]string{"pid_namespace", "landlock_scopes", "seccomp_notify"}, "", []string{"signal_rules"}},
+		[]string{"pid_namespace", "landlock_scopes", "engine"}, "", []string{"signal_rules"}},
 	{"network", ByKernel, "a network of its own: loopback, and the supervisor's proxy as the only way out",
 		[]string{"net_namespace"}, "network", []string{"network_rules", "resource_limits.net_bandwidth_mbps"}},
 	{
@@ -74,7 +74,7 @@ var groupTable = []group{
 		"network, shared",
 		BySupervisor,
 		"Landlock refuses TCP connections, the filter all other sockets of the Internet; the supervisor connects to evaluated addresses",
-		[]string{"landlock_net", "seccomp_notify", "pidfd_getfd"},
+		[]string{"landlock_net", "engine", "pidfd_getfd"},
 		"",
 		nil,
 	},
@@ -91,7 +91,7 @@ var groupTable = []group{
 	{"env_inject", BySupervisor, "every environment is built in one place",
 		nil, "", nil},
 	{"env_inject, nested", BySupervisor, "an execve without it gets it before its first instruction",
-		[]string{"seccomp_notify", "ptrace", "proc_mem"}, "env_nested", nil},
+		[]string{"engine", "ptrace", "proc_mem"}, "env_nested", nil},
 	{"builtins of shells", Advisory, "bash turns off kill, ulimit and umask where it reads BASH_ENV; the groups above restrict what they do",
 		nil, "", nil},
 }

@@ -25,6 +25,7 @@ import (
 // tried.
 type Trial struct {
 	Opens     bool     `json:"opens"`
+	Engine    string   `json:"engine,omitempty"`    // what stops the calls of commands
 	Fallbacks []string `json:"fallbacks,omitempty"` // mechanisms that degraded must name for a session to open here
 	Why       string   `json:"why,omitempty"`       // it does not open
 	Proofs    []string `json:"proofs,omitempty"`    // operations that were refused to its first process
@@ -91,7 +92,9 @@ func (r *Report) trySession(ctx context.Context, operator supervisor.OperatorCon
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	cfg := supervisor.SessionConfig(
-		supervisor.OperatorConfig{Path: operator.Path, User: operator.User, Degraded: operator.Degraded}, // no requirement may refuse it
+		supervisor.OperatorConfig{ // no requirement may refuse it
+			Path: operator.Path, User: operator.User, Degraded: operator.Degraded, ForbidEngine: operator.ForbidEngine,
+		},
 		supervisor.Request{
 			Boot:  wire.Bootstrap{Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: layout.CommandHome},
 			Audit: log,
@@ -114,6 +117,7 @@ func (r *Report) trySession(ctx context.Context, operator supervisor.OperatorCon
 		})
 		return session.Close()
 	}
+	r.Session.Engine = session.Engine()
 	r.Session.Opens, r.Session.Proofs, r.Session.missing = true, session.Refused(), session.Missing()
 	r.runChecks(ctx, session, dir)
 	return session.Close()

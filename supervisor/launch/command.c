@@ -133,6 +133,12 @@ void run_command(int fds[5])
 	move_descriptors(fds);
 	if (setsid() < 0)
 		fail(errno, "start a session", "");
+	if (S.traced) {
+		if (load_trace_filter() < 0)
+			fail(errno, "load the filter", "");
+		if (S.dumpable) /* the supervisor begins to trace before it answers */
+			prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+	}
 	wait_for_go();
 	if ((p.flags & COMMAND_TTY) && ioctl(0, TIOCSCTTY, 0) < 0)
 		fail(errno, "make the terminal the controlling one", "");

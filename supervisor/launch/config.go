@@ -24,7 +24,10 @@ type Config struct {
 	Network      Network
 	Limits       []Rlimit // of the init and every command
 	Landlock     *Landlock
-	Filter       []byte // program of seccomp.Plan.Compile
+	Filter       []byte // program of seccomp.Plan.Compile; nil: none with a listener
+	// TraceFilter is the program of seccomp.Traced. Each command loads it if there is no
+	// Filter, or if the kernel has no listener for it. Nil: the session then fails.
+	TraceFilter []byte
 	// Interruptible loads the filter without WAIT_KILLABLE_RECV, which came with
 	// Linux 5.19: a signal then interrupts a call that waits for its answer.
 	Interruptible bool
@@ -158,7 +161,7 @@ func (c *Config) check() error {
 		return err
 	}
 	switch {
-	case len(c.Filter) == 0:
+	case len(c.Filter)+len(c.TraceFilter) == 0:
 		return fmt.Errorf("session without a filter")
 	case c.NoNamespaces && (c.User.Namespace || len(c.Mounts) > 0 || len(c.Network.Sockets) > 0):
 		return fmt.Errorf("session without namespaces, but with mounts, sockets or a user namespace")
@@ -234,8 +237,14 @@ func (c *Config) setup() *spec {
 		s.u32(opOpener)
 		s.strs(c.Opener)
 	}
-	s.u32(opFilter)
-	s.bytes(c.Filter)
+	if c.Filter != nil {
+		s.u32(opFilter)
+		s.bytes(c.Filter)
+	}
+	if c.TraceFilter != nil {
+		s.u32(opTraceFilter)
+		s.bytes(c.TraceFilter)
+	}
 	for _, p := range c.ReadOnly {
 		s.u32(opProbe)
 		s.str(p)

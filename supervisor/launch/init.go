@@ -41,6 +41,8 @@ type Init struct {
 // setupResult is what the init reported during its setup.
 type setupResult struct {
 	listener *os.File
+	traced   bool     // there is no listener
+	why      error    // of that; nil: none was asked for
 	probing  *answers // until the init is ready
 	sockets  map[string]*os.File
 	missing  map[string]error // optional parts that failed
@@ -229,6 +231,12 @@ func (r *setupResult) add(m *message) error {
 		tag, errno := m.failure()
 		r.missing[tag] = errno
 		return nil
+	case msgTraced:
+		_, errno := m.failure()
+		if r.traced = true; errno != 0 {
+			r.why = fmt.Errorf("load the filter with a listener: %w", errno)
+		}
+		return nil
 	}
 	fds, err := m.descriptors(1)
 	if err != nil {
@@ -257,7 +265,7 @@ func (r *setupResult) addProofs(b []byte) error {
 		}
 		p := Proof{What: string(b[5 : 5+int(b[4])]), Errno: syscall.Errno(order.Uint32(b))}
 		b = b[5+int(b[4]):]
-		if !refusal(p.Errno) {
+		if !refusal(p.Errno) && (!r.traced || p.Errno != unix.ENOSYS) { // the answer of the filter without a tracer
 			return fmt.Errorf("proof of restrictions: could %s, or %s proves nothing (%w)", p.What, p.What, p.Errno)
 		}
 		r.refused = append(r.refused, p)
@@ -272,7 +280,7 @@ func refusal(e syscall.Errno) bool {
 
 // check returns an error if the init reported too early that it is ready.
 func (r *setupResult) check() error {
-	if r.listener == nil || len(r.refused) == 0 {
+	if r.listener == nil && !r.traced || len(r.refused) == 0 {
 		return fmt.Errorf("session init is ready without a listener or without proof")
 	}
 	return nil
@@ -295,6 +303,10 @@ func (r *setupResult) close() {
 		s.Close()
 	}
 }
+
+// Traced reports whether commands must be traced, because there is no listener. The error
+// is what the kernel said to one; nil: none was asked for.
+func (i *Init) Traced() (bool, error) { return i.setup.traced, i.setup.why }
 
 // Listener is the listener of the session's filter. The caller closes it.
 func (i *Init) Listener() *os.File { return i.setup.listener }

@@ -18,6 +18,7 @@ enum {
 	MSG_SOCKET = 'N',   /* tag; one descriptor */
 	MSG_MISSING = 'W',  /* u32 errno, tag of an optional operation that failed */
 	MSG_LISTENER = 'L', /* one descriptor */
+	MSG_TRACED = 'V',   /* u32 errno of the listener; 0: none was asked for */
 	MSG_PROBES = 'P',   /* {u32 errno, u8 length, name}... */
 	MSG_READY = 'R',
 	MSG_EXIT = 'X',  /* struct exit_msg */
@@ -90,6 +91,11 @@ struct command {
 	uint32_t found; /* of the last scan */
 };
 
+struct filter {
+	const uint8_t *data;
+	uint32_t len;
+};
+
 struct init_state {
 	pthread_mutex_t mu;
 	struct command commands[MAX_COMMANDS];
@@ -101,8 +107,8 @@ struct init_state {
 	int interruptible; /* load the filter without WAIT_KILLABLE_RECV */
 	uint64_t tag_base;
 	/* set by the setup for the forking thread */
-	const uint8_t *filter;
-	uint32_t filter_len;
+	struct filter filter, trace_filter; /* without data: none */
+	int traced; /* each command loads trace_filter; the supervisor traces it */
 	int prober[2]; /* forking thread to main thread and back */
 	int forked;    /* eventfd: the forking thread has forked */
 	int listener, listener_errno;
@@ -128,7 +134,10 @@ void restrict_landlock(struct reader *r);
 /* Allows access beneath a path, if there is anything. */
 void add_path_rule(int ruleset, uint64_t access, const char *path);
 void start_opener(struct reader *r);
+/* Loads the filter with a listener: the listener, or -1 and errno. */
 int load_filter(void);
+/* Loads the filter of a traced command; -1 and errno. */
+int load_trace_filter(void);
 void run_probes(void);
 void start_forking_thread(void);
 void run_loop(void);
@@ -160,6 +169,7 @@ enum {
 	OP_END,      /* u32 flags */
 	OP_NO_NAMESPACES, /* u64 tag base; the first operation or none */
 	OP_OPENER,   /* u32 n, n paths beneath which commands open files themselves */
+	OP_TRACE_FILTER, /* bytes: for commands that are traced, if there is no listener */
 };
 
 /* BENEATH: the source is in the new root, not in the old one */

@@ -17,6 +17,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -105,6 +106,24 @@ static void serve_starts(void)
 	}
 }
 
+/* Whether the kernel has listeners at all: it looks at the flags before it reads the
+   filter. */
+static int has_listeners(void)
+{
+	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, NULL) == 0 || errno != EINVAL;
+}
+
+/* Loads the filter with a listener. Where the kernel has none, commands are traced: each
+   loads its filter itself, because a process that is not traced could not even signal. */
+static void choose_engine(void)
+{
+	if (S.filter.data) {
+		S.listener = load_filter();
+		S.listener_errno = errno;
+	}
+	S.traced = S.listener < 0 && S.trace_filter.data && (!S.filter.data || (S.listener_errno == EINVAL && !has_listeners()));
+}
+
 static void *forking_thread(void *unused)
 {
 	char byte = 0;
@@ -115,8 +134,7 @@ static void *forking_thread(void *unused)
 		die(ERANGE, "start the forking thread: its number is not one of the init's", "");
 	if (S.layer >= 0 && syscall(SYS_landlock_restrict_self, S.layer, 0) < 0)
 		die(errno, "enter Landlock domain", "of opens");
-	S.listener = load_filter();
-	S.listener_errno = errno;
+	choose_engine();
 	if (write(S.prober[0], &byte, 1) != 1 || read(S.prober[0], &byte, 1) != 1)
 		die(errno, "hand over the listener", "");
 	pid_t pid = fork_child();
@@ -129,6 +147,23 @@ static void *forking_thread(void *unused)
 	close(S.prober[0]);
 	serve_starts();
 	return NULL;
+}
+
+/* Hands the listener over, or reports that there is none. */
+static void report_engine(void)
+{
+	uint8_t msg[5] = { MSG_LISTENER };
+	uint32_t err = (uint32_t)S.listener_errno;
+	if (S.traced) {
+		msg[0] = MSG_TRACED;
+		memcpy(msg + 1, &err, 4);
+		if (send_msg(FD_CONTROL, msg, sizeof msg, NULL, 0) < 0)
+			die(errno, "report that commands are to be traced", "");
+		return;
+	}
+	if (send_msg(FD_CONTROL, msg, 1, &S.listener, 1) < 0)
+		die(errno, "hand over the listener", "");
+	close(S.listener);
 }
 
 /* Starts the forking thread, sends its listener to the supervisor, and has the thread
@@ -145,14 +180,11 @@ void start_forking_thread(void)
 		die(err, "start the forking thread", "");
 	if (read(S.prober[1], &byte, 1) != 1)
 		die(errno, "wait for the filter", "");
-	if (S.listener < 0)
+	if (S.listener < 0 && !S.traced)
 		die(S.listener_errno, S.listener_errno == EINVAL ? "load the filter: the kernel may lack WAIT_KILLABLE_RECV (Linux 5.19)" :
 		                      S.listener_errno == EBUSY  ? "load the filter: another supervisor's listener is above this one" :
 		                                                   "load the filter", "");
-	byte = MSG_LISTENER;
-	if (send_msg(FD_CONTROL, &byte, 1, &S.listener, 1) < 0)
-		die(errno, "hand over the listener", "");
-	close(S.listener);
+	report_engine();
 	if (write(S.prober[1], &byte, 1) != 1 || read(S.prober[1], &byte, 1) != 1)
 		die(errno, "start prober", "");
 	int status;

@@ -18,6 +18,7 @@ const (
 	msgSocket   = 'N'
 	msgMissing  = 'W'
 	msgListener = 'L'
+	msgTraced   = 'V'
 	msgProbes   = 'P'
 	msgReady    = 'R'
 	msgExit     = 'X'
@@ -58,6 +59,7 @@ const (
 	opEnd
 	opNoNamespaces
 	opOpener
+	opTraceFilter
 )
 
 const (

@@ -168,16 +168,25 @@ void restrict_landlock(struct reader *r)
 
 /* -- the filter -- */
 
-int load_filter(void)
+static int load(const struct filter *f, unsigned long flags)
 {
-	struct sock_fprog prog = { .len = (unsigned short)(S.filter_len / sizeof(struct sock_filter)),
-		                   .filter = (struct sock_filter *)(uintptr_t)S.filter };
-	if (S.filter_len == 0 || S.filter_len % sizeof(struct sock_filter) || S.filter_len / sizeof(struct sock_filter) > BPF_MAXINSNS) {
+	struct sock_fprog prog = { .len = (unsigned short)(f->len / sizeof(struct sock_filter)),
+		                   .filter = (struct sock_filter *)(uintptr_t)f->data };
+	if (f->len == 0 || f->len % sizeof(struct sock_filter) || f->len / sizeof(struct sock_filter) > BPF_MAXINSNS) {
 		errno = EBADMSG;
 		return -1;
 	}
-	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
-	                    SECCOMP_FILTER_FLAG_NEW_LISTENER | (S.interruptible ? 0 : SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV), &prog);
+	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &prog);
+}
+
+int load_filter(void)
+{
+	return load(&S.filter, SECCOMP_FILTER_FLAG_NEW_LISTENER | (S.interruptible ? 0 : SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV));
+}
+
+int load_trace_filter(void)
+{
+	return load(&S.trace_filter, 0);
 }
 
 /* -- the proof: operations that must fail now -- */
@@ -246,6 +255,8 @@ void run_probes(void)
 {
 	report[0] = MSG_PROBES;
 	report_len = 1;
+	if (S.traced && load_trace_filter() < 0) /* nobody traces this process: calls that are named fail with ENOSYS */
+		_exit(1);
 	add_probe("gain privileges by execve", "", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? EPERM : 0);
 	add_probe("run unfiltered", "", prctl(PR_GET_SECCOMP, 0, 0, 0, 0) == 2 ? EPERM : 0);
 	probe_capabilities();

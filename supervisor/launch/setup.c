@@ -60,7 +60,10 @@ static void run_op(uint32_t op, struct reader *r)
 		start_opener(r);
 		return;
 	case OP_FILTER:
-		S.filter = read_bytes(r, &S.filter_len);
+		S.filter.data = read_bytes(r, &S.filter.len);
+		return;
+	case OP_TRACE_FILTER:
+		S.trace_filter.data = read_bytes(r, &S.trace_filter.len);
 		return;
 	case OP_PROBE:
 		text = read_str(r);
@@ -138,7 +141,7 @@ void run_setup(struct reader *r)
 		die(EBADMSG, "read setup: malformed end", "");
 	S.dumpable = flags & END_DUMPABLE;
 	S.interruptible = flags & END_INTERRUPTIBLE;
-	if (S.root >= 0 || !S.filter)
+	if (S.root >= 0 || (!S.filter.data && !S.trace_filter.data))
 		die(EBADMSG, "read setup: no new root or no filter", "");
 	/* The change of the user cleared this. If the supervisor ended in between, the
 	   control socket is closed. */

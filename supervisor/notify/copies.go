@@ -69,6 +69,14 @@ func (p *copyUse) installed(in target.Process, file *target.Handle) {
 	if unix.Fstat(int(f.Fd()), &s) != nil {
 		return
 	}
+	p.heldBy(in, s)
+}
+
+// heldBy notes the process that has a copy, and the file that it is there.
+func (p *copyUse) heldBy(in target.Process, s unix.Stat_t) {
+	if p == nil {
+		return
+	}
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	p.by, p.dev, p.ino = in, s.Dev, s.Ino

@@ -135,7 +135,7 @@ func (h *execs) apply(c *call, a *attempt, moved *bool) (answer, error) {
 		return deny(unix.EACCES), nil
 	case h.unverified:
 		return h.trust(a)
-	case a.follows() && !h.follows.traces(c.TID, a.process.Process):
+	case a.follows() && c.engine.HoldsThread() && !h.follows.traces(c.TID, a.process.Process):
 		return onThread(h.verify)
 	}
 	return h.verify(c, a)

@@ -24,6 +24,7 @@ import (
 // tracing thread.
 type follower struct {
 	execs    *execs
+	tracing  engine.Tracing
 	process  target.Process // stays the same over an exec
 	a        *attempt
 	entry    *target.Breakpoint // at the entry point; nil: there was none
@@ -43,8 +44,10 @@ type followed struct {
 	pathCall
 	number int
 	args   [6]uint64
+	length int // of the path
 	file   *named
 	opened *installedFile
+	before *target.Registers // of an open in whose place the thread makes a memory file
 }
 
 // installedFile is a file that the answer to a notification adds to a thread.
@@ -68,12 +71,12 @@ func (h *installedFile) answer() (answer, error) {
 func (h *execs) newFollower(a *attempt) *follower {
 	f := &follower{execs: h, process: a.process.Process, calls: map[int]*followed{}}
 	f.begin(a)
-	a.given = true
 	return f
 }
 
 // Begin begins with the process that is stopped at its exec.
-func (f *follower) Begin(first int) error {
+func (f *follower) Begin(first int, t engine.Tracing) error {
+	f.tracing = t
 	f.runToEntry(first)
 	if err := f.options(first); err != nil {
 		return err
@@ -157,7 +160,7 @@ func (f *follower) adopt(tid int) bool {
 		if f.entry != nil {
 			_ = f.entry.Remove(tid)
 		}
-		_ = engine.Ptrace(unix.PTRACE_DETACH, tid, 0)
+		_ = f.tracing.Detach(tid, 0)
 		return false
 	}
 	f.execs.follows.add(tid, f)
@@ -202,7 +205,7 @@ func (f *follower) executed(pid int) {
 	a := f.execs.follows.removeNext(f)
 	err := fmt.Errorf("%w: process %d executed a program that was not evaluated", errSwitched, pid)
 	if a != nil {
-		err = f.execs.accept(pid, a)
+		err = f.execs.accept(engine.Program{PID: pid}, a)
 	}
 	if err != nil {
 		_ = unix.Kill(pid, unix.SIGKILL)
@@ -266,6 +269,7 @@ func (f *follower) enter(tid int, info target.Syscall, known pathCall) error {
 	if err != nil || name == "" || !f.bases[path.Base(name)] {
 		return nil //nolint:nilerr // the kernel says what is wrong with the path
 	}
+	length := len(name)
 	dir := unix.AT_FDCWD
 	if known.dir >= 0 {
 		dir = int(int32(info.Args[known.dir]))
@@ -282,7 +286,7 @@ func (f *follower) enter(tid int, info target.Syscall, known pathCall) error {
 		name = t.Directory(dir) + "/" + name
 		t.Close()
 	}
-	call := &followed{pathCall: known, number: info.Number, args: info.Args, file: f.names[name]}
+	call := &followed{pathCall: known, number: info.Number, args: info.Args, file: f.names[name], length: length}
 	if call.file == nil {
 		call.file = f.names[path.Clean(name)]
 	}
@@ -337,6 +341,12 @@ func (f *follower) enterOpen(tid int, call *followed) error {
 	if flags&(unix.O_ACCMODE|unix.O_PATH) != 0 {
 		return nil
 	}
+	if !f.tracing.AddsFiles() {
+		var err error
+		call.before, err = target.ReplaceOpen(tid, call.args[call.path], call.length, flags&unix.O_CLOEXEC != 0)
+		f.calls[tid] = call
+		return err
+	}
 	call.opened = &installedFile{file: call.file.content, flags: flags}
 	call.opened.number.Store(-1)
 	f.execs.follows.addOpen(tid, call.opened) // first: if the thread has ended, nothing is left behind
@@ -354,6 +364,15 @@ const firstRestart, lastRestart = -512, -516
 // opened checks the result of an open. A filter that the command installed may have
 // answered it: then it is not the file.
 func (f *follower) opened(tid int, call *followed, result int64) error {
+	if call.before != nil {
+		made, err := target.FillOpened(tid, int(result), call.before, call.file.content)
+		if err != nil || result < 0 {
+			return err
+		}
+		call.file.use.heldBy(f.process, made)
+		f.given(call)
+		return nil
+	}
 	_ = f.execs.follows.removeOpen(tid)
 	if result <= firstRestart && result >= lastRestart {
 		return target.SetNumber(tid, call.number)
@@ -364,13 +383,18 @@ func (f *follower) opened(tid int, call *followed, result int64) error {
 	if result != call.opened.number.Load() {
 		return errors.New("another filter answered an open")
 	}
+	call.file.use.installed(f.process, call.file.content)
+	f.given(call)
+	return nil
+}
+
+// given notes that the program has opened a file that was evaluated.
+func (f *follower) given(call *followed) {
 	if !path.IsAbs(call.file.called) {
 		f.relative.given[call.file] = true
 	}
-	call.file.use.installed(f.process, call.file.content)
 	f.progress.opened()
 	if f.progress.left == 0 {
 		f.finish()
 	}
-	return nil
 }

@@ -3,10 +3,7 @@ package notify
 import (
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"agentsh/seccomp/target"
-	"agentsh/supervisor/notify/engine"
 )
 
 // follows are the threads that followers trace. It is safe for concurrent use.
@@ -82,7 +79,7 @@ func (f *follows) removeThread(tid int, by *follower) {
 func (f *follows) detach(tid, signal int, by *follower) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if engine.Ptrace(unix.PTRACE_DETACH, tid, uintptr(signal)) == nil && f.threads[tid] == by {
+	if by.tracing.Detach(tid, signal) == nil && f.threads[tid] == by {
 		delete(f.threads, tid)
 		delete(f.opening, tid)
 	}

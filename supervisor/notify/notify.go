@@ -126,7 +126,7 @@ func (b Bounds) withDefaults() Bounds {
 }
 
 // Credentials are a user and a group.
-type Credentials struct{ UID, GID int }
+type Credentials = engine.Credentials
 
 // Rules decide calls. A call gets them once, when a worker begins with it: it never uses
 // parts of two sets.
@@ -248,6 +248,9 @@ func (l *Loop) Register(pid int, c CommandInfo) error {
 		return fmt.Errorf("register command %s: %w", c.ID, err)
 	}
 	l.images.register(id, c)
+	if err := l.engine.Begin(pid); err != nil {
+		return fmt.Errorf("register command %s: %w", c.ID, err)
+	}
 	return nil
 }
 
@@ -285,7 +288,7 @@ func (l *Loop) Run(ctx context.Context) error {
 // spawn starts the thread of a worker. [Loop.Run] waits for it.
 func (l *Loop) spawn(w *worker) {
 	l.tasks.running.Go(func() {
-		if err := onThread(func() error { return l.run(w) }); l.pool.fail(err) {
+		if err := engine.OnThread(func() error { return l.run(w) }); l.pool.fail(err) {
 			l.record.log.Error("stopped answering notifications", "error", err)
 			_ = l.engine.Close() // a session must not go on with fewer workers
 		}

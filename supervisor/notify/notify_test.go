@@ -25,13 +25,18 @@ import (
 	"agentsh/seccomp"
 	"agentsh/seccomp/target"
 	"agentsh/supervisor/notify/listener"
+	"agentsh/supervisor/notify/tracer"
 )
+
+// AGENTSH_ENGINE=trace runs the tests with the other engine.
+var traced = os.Getenv("AGENTSH_ENGINE") == "trace"
 
 // session is a program under a loop.
 type session struct {
 	t      testing.TB
 	loop   *Loop
 	prog   *testenv.Filtered
+	tracer *tracer.Engine // nil: a listener
 	out    bytes.Buffer
 	done   chan error
 	mu     sync.Mutex
@@ -97,12 +102,20 @@ func begin(t testing.TB, cfg Config, info CommandInfo, argv ...string) *session 
 
 func (s *session) start(cfg Config, info CommandInfo, cmd *exec.Cmd, numbers ...int) {
 	s.t.Helper()
-	s.prog = testenv.StartFiltered(s.t, cmd, append(numbers, unix.SYS_EXECVE, unix.SYS_EXECVEAT)...)
-	stopped, err := seccomp.NewListener(s.prog.Listener)
-	if err != nil {
-		s.t.Fatal(err)
+	numbers = append(numbers, unix.SYS_EXECVE, unix.SYS_EXECVEAT)
+	ended := make(chan struct{})
+	if traced {
+		s.prog = testenv.StartTraced(s.t, cmd, numbers...)
+		s.tracer = tracer.New(tracer.Config{As: cfg.TraceAs, Ended: ended, Log: cfg.Log})
+		cfg.Engine = s.tracer
+	} else {
+		s.prog = testenv.StartFiltered(s.t, cmd, numbers...)
+		stopped, err := seccomp.NewListener(s.prog.Listener)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		cfg.Engine = listener.New(stopped)
 	}
-	cfg.Engine = listener.New(stopped)
 	if cfg.Evaluate == nil {
 		cfg.Evaluate = denying()
 	}
@@ -119,6 +132,17 @@ func (s *session) start(cfg Config, info CommandInfo, cmd *exec.Cmd, numbers ...
 		if err := s.loop.Register(s.prog.Cmd.Process.Pid, info); err != nil {
 			s.t.Fatal(err)
 		}
+	}
+	if traced {
+		if info.ID == "" { // Register did not begin
+			if err := s.tracer.Begin(s.prog.Cmd.Process.Pid); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		go func() { // a listener ends when no process uses the filter
+			s.tracer.Wait()
+			close(ended)
+		}()
 	}
 	if s.before != nil {
 		s.before(s.prog.Cmd.Process.Pid)

@@ -14,7 +14,6 @@ import (
 
 	"agentsh/policy"
 	"agentsh/seccomp/target"
-	"agentsh/supervisor/notify/engine"
 )
 
 // anyNumberOfOpens says that the number of opens of a script before it runs is not known.
@@ -196,8 +195,12 @@ var uncounted = map[int]bool{
 
 // runToEntry lets a program that is stopped at its exec run to its entry point, past its
 // dynamic loader. It does nothing if the loader itself opens the file. If the breakpoint
-// cannot be set, all calls of the program are traced.
+// cannot be set, all calls of the program are traced. They all are if processes that the
+// program makes are traced too, because these would have the breakpoint.
 func (f *follower) runToEntry(pid int) {
+	if !f.tracing.AddsFiles() {
+		return
+	}
 	for i := range f.a.named {
 		if !f.a.named[i].script {
 			return
@@ -215,11 +218,11 @@ func (f *follower) runToEntry(pid int) {
 // options sets the events that stop a program. A process that it forks before its entry
 // point has the breakpoint too.
 func (f *follower) options(tid int) error {
-	options := unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE
+	options := unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE
 	if f.toEntry {
 		options |= unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK
 	}
-	return engine.Ptrace(unix.PTRACE_SETOPTIONS, tid, uintptr(options))
+	return f.tracing.SetOptions(tid, options)
 }
 
 // atEntry handles a stop before the entry point, and returns the signal for the thread.

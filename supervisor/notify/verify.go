@@ -15,10 +15,11 @@ import (
 
 // verify lets the exec go ahead and has the new program checked before it runs.
 func (h *execs) verify(c *call, a *attempt) (answer, error) {
-	if h.follows.traces(c.TID, a.process.Process) {
+	if c.engine.HoldsThread() && h.follows.traces(c.TID, a.process.Process) {
 		return h.leaveToFollower(c, a)
 	}
-	return noAnswer, c.engine.Execute(&c.Call, &execution{h, c, a})
+	a.given = true
+	return noAnswer, c.engine.Execute(&c.Call, &execution{execs: h, call: c, attempt: a})
 }
 
 // execution is an exec that goes ahead. See [engine.Execution].
@@ -26,6 +27,7 @@ type execution struct {
 	execs *execs
 	call  *call
 	*attempt
+	followed bool // the follower closes the attempt
 }
 
 // Proceed answers the call. Its thread then waits for the exec, which has no deadline.
@@ -41,9 +43,9 @@ func (x *execution) Proceed() bool {
 func (x *execution) Fail(err error) { x.call.fault(err) }
 
 // Accept checks the new program.
-func (x *execution) Accept(pid int) error {
+func (x *execution) Accept(p engine.Program) error {
 	x.execs.follows.removeProcess(x.process.Process)
-	return x.execs.accept(pid, x.attempt)
+	return x.execs.accept(p, x.attempt)
 }
 
 // Killed writes the event of a program that was not accepted.
@@ -54,7 +56,15 @@ func (x *execution) Follower() engine.Follower {
 	if !x.follows() {
 		return nil
 	}
+	x.followed = true
 	return x.execs.newFollower(x.attempt)
+}
+
+// Done closes the attempt.
+func (x *execution) Done() {
+	if !x.followed {
+		x.close()
+	}
 }
 
 // leaveToFollower lets an exec go ahead whose thread is traced by a follower. The follower
@@ -103,11 +113,11 @@ var errSwitched = errors.New("the exec was switched while it was evaluated")
 // accept compares the program at its exec stop with the one that was evaluated. If the
 // arguments differ, it evaluates them again. It completes the environment and records the
 // program.
-func (h *execs) accept(pid int, a *attempt) error {
-	if pid != a.process.PID {
-		return fmt.Errorf("%w: process %d became the program, not %d", errSwitched, pid, a.process.PID)
+func (h *execs) accept(p engine.Program, a *attempt) error {
+	if p.PID != a.process.PID {
+		return fmt.Errorf("%w: process %d became the program, not %d", errSwitched, p.PID, a.process.PID)
 	}
-	s, err := target.OpenStopped(pid)
+	s, err := target.OpenStoppedBy(p.PID, p.Registers)
 	if err != nil {
 		return err
 	}

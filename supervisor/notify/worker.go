@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -25,7 +23,7 @@ type worker struct {
 // run serves a worker's thread.
 func (l *Loop) run(w *worker) error {
 	w.tid.Store(int64(unix.Gettid()))
-	if err := l.tasks.credentials.become(); err != nil {
+	if err := l.tasks.credentials.Become(); err != nil {
 		return err
 	}
 	return l.serve(w)
@@ -57,6 +55,10 @@ func (l *Loop) serve(w *worker) error {
 // handle answers one call, exactly once.
 func (l *Loop) handle(c *call) {
 	defer func() { c.recovered(recover()) }()
+	if c.Check != nil {
+		c.Check()
+		return
+	}
 	c.finish(l.dispatch(c))
 }
 
@@ -117,10 +119,10 @@ func (t *tasks) answerOnThread(c *call, f handler, finally func()) (answer, erro
 	}
 	t.running.Go(func() {
 		defer t.threads.Add(-1)
-		err := onThread(func() error {
+		err := engine.OnThread(func() error {
 			defer func() { c.recovered(recover()) }()
 			defer finally()
-			if err := t.credentials.become(); err != nil {
+			if err := t.credentials.Become(); err != nil {
 				return err
 			}
 			c.finish(f(c))
@@ -131,68 +133,4 @@ func (t *tasks) answerOnThread(c *call, f handler, finally func()) (answer, erro
 		}
 	})
 	return noAnswer, nil
-}
-
-// onThread runs f on a thread that is not the leader of the process and has started no
-// process. Orphans of a subreaper become children of the leader, so the waits of a worker
-// there would get them. The thread ends with f, since its signal mask stays changed.
-func onThread(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == os.Getpid() || hasChildren() {
-			result <- onThread(f) // this thread waits meanwhile, so it is another one
-			runtime.UnlockOSThread()
-			return
-		}
-		blockSignals()
-		result <- f()
-	}()
-	return <-result
-}
-
-// hasChildren reports whether the calling thread started a process that it has not waited
-// for. A wait of a worker for any child would return that one, or block as long as it runs.
-func hasChildren() bool {
-	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WNOTHREAD|unix.WALL, nil)
-	return !errors.Is(err, unix.ECHILD)
-}
-
-// blockSignals blocks the signals that can interrupt an ioctl or a wait, such as the
-// preemption signal of the Go runtime. Signals of faults in the thread's own code are not
-// blocked, so that a panic can be recovered.
-func blockSignals() {
-	var set unix.Sigset_t
-	for i := range set.Val {
-		set.Val[i] = ^set.Val[i]
-	}
-	for _, s := range []unix.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP, unix.SIGSYS, unix.SIGPROF} {
-		set.Val[0] &^= 1 << (s - 1)
-	}
-	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil) // fails for a bad argument only
-}
-
-// become sets the user of the calling thread, and of no other, for the checks
-// of ptrace(2). It sets the real ids for tracing, and the file system ids for
-// /proc/PID. The thread keeps its effective ids and permitted capabilities, so
-// that only the supervisor may trace it. The thread must end with its work. Nil
-// changes nothing.
-func (c *Credentials) become() error {
-	if c == nil {
-		return nil
-	}
-	keep := ^uintptr(0)
-	for _, call := range []struct{ number, id uintptr }{{unix.SYS_SETRESGID, uintptr(c.GID)}, {unix.SYS_SETRESUID, uintptr(c.UID)}} {
-		if _, _, errno := unix.RawSyscall(call.number, call.id, keep, keep); errno != 0 {
-			return fmt.Errorf("trace processes of user %d: %w", c.UID, errno)
-		}
-	}
-	// These calls report no error. A second call returns what was set.
-	for _, call := range []struct{ number, id uintptr }{{unix.SYS_SETFSGID, uintptr(c.GID)}, {unix.SYS_SETFSUID, uintptr(c.UID)}} {
-		_, _, _ = unix.RawSyscall(call.number, call.id, 0, 0)
-		if was, _, _ := unix.RawSyscall(call.number, keep, 0, 0); was != call.id {
-			return fmt.Errorf("read /proc as user %d: %w", c.UID, unix.EPERM)
-		}
-	}
-	return nil
 }

@@ -174,7 +174,7 @@ func (m Missing) Explain(err error) error {
 }
 
 // indispensable are the primitives without which no session opens.
-var indispensable = []string{"seccomp_notify", "proc_mem"}
+var indispensable = []string{primitiveEngine, "proc_mem"}
 
 // further has a line for each fallback that this machine needs beyond those in
 // m.

@@ -105,6 +105,18 @@ var candidates = []candidate{
 		asIs("seccomp_notify"),
 		"Linux 5.6 or newer, and a container whose profile allows seccomp(2); gVisor has no listener",
 	},
+	{
+		"seccomp_trace",
+		"calls that stop for a tracer",
+		tryTraced,
+		changePtrace + "; needed only where there is no seccomp user notification",
+	},
+	{
+		primitiveEngine,
+		"an engine that stops calls",
+		tryEngine,
+		"what makes seccomp_notify or seccomp_trace work",
+	},
 	{"wait_killable", "calls that signals do not interrupt", asIs("wait_killable"), "Linux 5.19 or newer"},
 	{"ptrace", "trace a descendant", tryTrace, changePtrace},
 	{"proc_mem", "read a descendant's memory by /proc/PID/mem", tryMemory, changePtrace},

@@ -29,8 +29,8 @@ type requirement struct {
 
 // requirements are the names of require. doc/detect.md explains them.
 var requirements = map[string]requirement{
-	"exec_verify":       {primitives: []string{"seccomp_notify", "ptrace", "proc_mem"}},
-	"env_inject_nested": {primitives: []string{"seccomp_notify", "ptrace", "proc_mem"}},
+	"exec_verify":       {primitives: []string{primitiveEngine, "ptrace", "proc_mem"}},
+	"env_inject_nested": {primitives: []string{primitiveEngine, "ptrace", "proc_mem"}},
 	"file_governed":     {primitives: []string{"mount_namespace", "fuse"}, check: governsFiles},
 	"fuse_passthrough":  {primitives: []string{"fuse", "fuse_passthrough"}, check: governsFiles},
 	"host_edits":        {primitives: []string{"mount_namespace", "fuse", "fanotify"}, check: watchesFiles},

@@ -17,6 +17,8 @@ import (
 // Trials that need more than the kernel. The others are those of package trial.
 const (
 	trialParent   = "parent"       // starts a child and reports the child's number and mark
+	trialTraced   = "traced"       // makes a call again and again that stops for a tracer
+	trialTracee   = "tracee"       // starts a child with that trial and reports the child's thread
 	trialRedirect = "net_redirect" // redirects the connections of a new network namespace
 )
 
@@ -63,6 +65,10 @@ func run(name string) (a answer, err error) {
 	switch name {
 	case trialParent:
 		_, a, err = startProcess(trial.Nothing, environment{}) // the child ends with this process
+	case trialTracee:
+		_, a, err = startProcess(trialTraced, environment{}) // the child ends with this process
+	case trialTraced:
+		a.PID, err = trial.Traced()
 	case trialRedirect:
 		a.Detail, err = redirect()
 	default:

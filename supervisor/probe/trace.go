@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/seccomp/target"
 	"agentsh/supervisor/probe/trial"
 )
 
@@ -67,6 +68,57 @@ func tryTrace() (string, error) {
 		return "", fmt.Errorf("PTRACE_DETACH: %w", err)
 	}
 	return "seize, interrupt, registers, detach", nil
+}
+
+// primitiveEngine is what stops the calls of commands: a listener, or a tracer.
+const primitiveEngine = "engine"
+
+// tryEngine tries the engines in the order in which sessions do.
+func tryEngine() (string, error) {
+	_, notify := try("seccomp_notify", environment{})
+	if notify == nil {
+		return "listener", nil
+	}
+	if _, err := tryTraced(); err != nil {
+		return "", fmt.Errorf("no listener (%w), and no tracer: %w", notify, err)
+	}
+	return fmt.Sprintf("trace (no listener: %v)", notify), nil
+}
+
+// tryTraced stops a thread of a descendant in a call that its filter names, and has the
+// call return a value.
+func tryTraced() (string, error) {
+	p, a, err := startProcess(trialTracee, environment{})
+	if err != nil {
+		return "", err
+	}
+	defer p.close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := ptrace(unix.PTRACE_SEIZE, a.PID, unix.PTRACE_O_TRACESECCOMP|unix.PTRACE_O_EXITKILL); err != nil {
+		return "", fmt.Errorf("PTRACE_SEIZE: %w", err)
+	}
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(a.PID, &status, unix.WALL|unix.WNOTHREAD, nil); err != nil {
+		return "", fmt.Errorf("wait for the stop: %w", err)
+	}
+	if !status.Stopped() || int(status)>>16 != unix.PTRACE_EVENT_SECCOMP {
+		return "", fmt.Errorf("the traced thread did not stop in its call: status %#x", uint32(status))
+	}
+	r, err := target.ReadRegisters(a.PID)
+	if err != nil {
+		return "", err
+	}
+	if number, _ := r.Call(); number != unix.SYS_GETPPID {
+		return "", fmt.Errorf("stop in call %d instead of %d", number, unix.SYS_GETPPID)
+	}
+	if err := r.Skip(a.PID, 0); err != nil {
+		return "", err
+	}
+	if err := ptrace(unix.PTRACE_DETACH, a.PID, 0); err != nil {
+		return "", fmt.Errorf("PTRACE_DETACH: %w", err)
+	}
+	return "stop, registers, answer", nil
 }
 
 // tryMemory reads the memory of a descendant by /proc/PID/mem.

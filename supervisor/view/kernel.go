@@ -49,7 +49,11 @@ func (p *planner) addKernelRules() error {
 func (p *planner) addKernelRule(rule *policy.Rule, pattern string) string {
 	name := strings.TrimSuffix(pattern, "/**")
 	if strings.HasPrefix(pattern, notify.Emulated+"/") && onlyReads(rule) {
-		return p.emulateReads(pattern)
+		why := p.emulateReads(pattern)
+		if why == "" && p.out.Emulates == "" {
+			p.out.Emulates = fmt.Sprintf("%s: rule %s", rule.Pos, rule.Name)
+		}
+		return why
 	}
 	switch {
 	case rule.Effect != policy.Deny && Below(name, notify.Emulated):

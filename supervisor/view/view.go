@@ -109,6 +109,7 @@ type Plan struct {
 	Private  []string   // directories of the session alone, below the root that commands see
 	Home     string     // HOME of commands
 	Emulated bool       // files below [notify.Emulated] are opened one by one
+	Emulates string     // the rule that needs it, with its position
 
 	binds   []bind
 	links   []link

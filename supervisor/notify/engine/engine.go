@@ -1,6 +1,7 @@
 // Package engine is the interface between the handlers of notify and what stops system
 // calls. An engine stops the calls that the filter of a session names, and carries out
-// their answers. Package listener has the engine of a seccomp listener.
+// their answers. Package listener has the engine of a seccomp listener, and package tracer
+// the one of SECCOMP_RET_TRACE.
 //
 // Handlers and engine share the following terms:
 //
@@ -21,19 +22,42 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/seccomp"
+	"agentsh/seccomp/target"
 )
 
 // ErrGone means that a call no longer waits: its thread ended, or the call has its
 // answer.
 var ErrGone = seccomp.ErrGone
 
-// Call is one system call that a thread is stopped in.
-type Call = seccomp.Notification
+// Notification is the system call that a thread is stopped in.
+type Notification = seccomp.Notification
+
+// Call is one system call that a thread is stopped in, or the stop of an exec.
+type Call struct {
+	Notification
+	// Check is not nil for an exec stop: it has the new program checked, and lets it run.
+	// Any answer but that kills the process.
+	Check func()
+}
+
+// Program is a process at the stop of its exec.
+type Program struct {
+	PID int
+	// Registers are set if another thread traces the process. See target.OpenStoppedBy.
+	Registers *target.Registers
+}
 
 // Engine stops system calls and applies their answers. It is safe for concurrent use.
 type Engine interface {
-	// Name is the engine's name in reports: "listener".
+	// Name is the engine's name in reports: "listener" or "trace".
 	Name() string
+	// AddsFiles reports whether an [Answer] may be a file.
+	AddsFiles() bool
+	// HoldsThread reports whether Execute returns only when the program runs, or is no
+	// longer followed.
+	HoldsThread() bool
+	// Begin is called for the first process of a command, before its first execve.
+	Begin(pid int) error
 	// Receive waits for the next call. It returns [ErrGone] when a call vanished, io.EOF
 	// when no task uses the filter, and os.ErrClosed after Close.
 	Receive(*Call) error
@@ -41,9 +65,8 @@ type Engine interface {
 	Valid(id uint64) bool
 	// Answer ends the call. It returns [ErrGone] when nobody waits for it.
 	Answer(id uint64, a Answer) error
-	// Execute lets an execve go ahead. The calling thread must be one for [Engine.Receive]:
-	// see notify. An error means that the call was not answered. Otherwise the
-	// Execution has ended when Execute returns, and so has its Follower.
+	// Execute lets an execve go ahead. The calling thread must be one of [OnThread]. An
+	// error means that the call was not answered.
 	Execute(c *Call, e Execution) error
 	// Close ends Receive. Calls that wait, and later ones, fail.
 	Close() error
@@ -79,8 +102,7 @@ type Descriptor struct {
 	Added *atomic.Int64 // gets the number before the call returns; nil: not needed
 }
 
-// Execution is one execve that goes ahead. Its methods are called on one thread, which
-// traces the process from the call to the end of Follower.
+// Execution is one execve that goes ahead.
 type Execution interface {
 	// Proceed answers the call: it continues. It returns false if the call has another
 	// answer already.
@@ -89,19 +111,31 @@ type Execution interface {
 	Fail(error)
 	// Accept checks the program of a process at the stop of its exec. With an error the
 	// process is killed before the program's first instruction.
-	Accept(pid int) error
+	Accept(Program) error
 	// Killed is called after a program that was not accepted was killed.
 	Killed(error)
 	// Follower is what traces the accepted program further; nil: nothing does.
 	Follower() Follower
+	// Done is called once, when nothing else is called any more. Followers may live longer.
+	Done()
+}
+
+// Tracing is how a [Follower] traces. Its methods are for the thread that traces.
+type Tracing interface {
+	// AddsFiles reports whether the engine can add a file to a thread: see [Answer].
+	AddsFiles() bool
+	// SetOptions sets the ptrace options of a thread.
+	SetOptions(tid, options int) error
+	// Detach ends the following of a stopped thread and lets it run.
+	Detach(tid, signal int) error
 }
 
 // Follower traces the threads of one process. It resumes each stopped thread itself.
 type Follower interface {
 	// Begin begins with the process at the stop of its exec. With an error the process is
 	// killed.
-	Begin(pid int) error
-	// Stopped handles the stop of a thread. See [Event] and [Signal].
+	Begin(pid int, t Tracing) error
+	// Stopped handles the stop of a thread. See [Event].
 	Stopped(tid int, status unix.WaitStatus)
 	// Ended is called when a thread has ended.
 	Ended(tid int)

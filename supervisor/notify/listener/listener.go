@@ -25,8 +25,17 @@ func New(l *seccomp.Listener) *Engine {
 // Name is "listener".
 func (e *Engine) Name() string { return Name }
 
+// AddsFiles reports true.
+func (e *Engine) AddsFiles() bool { return true }
+
+// HoldsThread reports true: the caller of Execute traces the process.
+func (e *Engine) HoldsThread() bool { return true }
+
+// Begin does nothing: the filter was loaded before.
+func (e *Engine) Begin(int) error { return nil }
+
 // Receive waits for the next notification.
-func (e *Engine) Receive(c *engine.Call) error { return e.listener.Receive(c) }
+func (e *Engine) Receive(c *engine.Call) error { return e.listener.Receive(&c.Notification) }
 
 // Valid reports whether a notification waits for its answer.
 func (e *Engine) Valid(id uint64) bool { return e.listener.Valid(id) }
@@ -71,6 +80,7 @@ func (e *Engine) addFile(id uint64, d *engine.Descriptor) error {
 // ptrace(2).
 func (e *Engine) Execute(c *engine.Call, x engine.Execution) error {
 	t := &tracer{}
+	defer x.Done()
 	if err := t.seize(c.TID); err != nil {
 		return err
 	}

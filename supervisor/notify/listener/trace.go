@@ -110,7 +110,7 @@ func (t *tracer) complete(x engine.Execution) {
 	if !t.wait() {
 		return
 	}
-	if err := x.Accept(t.stopped); err != nil {
+	if err := x.Accept(engine.Program{PID: t.stopped}); err != nil {
 		t.kill()
 		x.Killed(err)
 		return
@@ -122,10 +122,24 @@ func (t *tracer) complete(x engine.Execution) {
 	t.detach()
 }
 
+// AddsFiles reports true: see [Engine.AddsFiles].
+func (t *tracer) AddsFiles() bool { return true }
+
+// SetOptions sets the ptrace options of a thread. If the supervisor dies, the kernel kills
+// it.
+func (t *tracer) SetOptions(tid, options int) error {
+	return engine.Ptrace(unix.PTRACE_SETOPTIONS, tid, uintptr(options|unix.PTRACE_O_EXITKILL))
+}
+
+// Detach detaches from a stopped thread.
+func (t *tracer) Detach(tid, signal int) error {
+	return engine.Ptrace(unix.PTRACE_DETACH, tid, uintptr(signal))
+}
+
 // follow passes stops to a follower until nothing is traced.
 func (t *tracer) follow(f engine.Follower) {
 	defer f.Done()
-	if err := f.Begin(t.stopped); err != nil {
+	if err := f.Begin(t.stopped, t); err != nil {
 		t.kill()
 		return
 	}

@@ -14,6 +14,7 @@ const (
 	seccompNewListener      = 1 << 3
 	seccompWaitKillableRecv = 1 << 5
 	seccompReturnAllow      = 0x7fff0000
+	seccompReturnTrace      = 0x7ff00000 // SECCOMP_RET_TRACE
 	seccompReturnNotify     = 0x7fc00000
 
 	bpfLoadWord  = 0x20
@@ -96,27 +97,63 @@ func probeSeccomp(flags uintptr) (string, error) {
 	return "listener, receive, answer", got.err
 }
 
+// Traced starts a thread whose filter stops getppid for a tracer, and returns the thread's
+// number. The thread makes that call until it has an answer. Without a tracer it fails.
+func Traced() (int, error) {
+	type started struct {
+		tid int
+		err error
+	}
+	begun := make(chan started, 1)
+	go func() { // ends with its process at the latest
+		_, err := loadForParentID(seccompReturnTrace, 0)
+		if err == nil {
+			if _, _, errno := unix.Syscall(unix.SYS_GETPPID, 0, 0, 0); errno != unix.ENOSYS {
+				err = fmt.Errorf("a call that stops for a tracer, without one: %w", errno)
+			}
+		}
+		begun <- started{unix.Gettid(), err}
+		for err == nil {
+			if _, _, errno := unix.Syscall(unix.SYS_GETPPID, 0, 0, 0); errno == 0 {
+				return
+			}
+			_ = unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil) // the tracer comes when it comes
+		}
+	}()
+	s := <-begun
+	return s.tid, s.err
+}
+
 // notifyParentID loads a filter on this thread that notifies getppid.
 func notifyParentID(flags uintptr) (*os.File, error) {
+	fd, err := loadForParentID(seccompReturnNotify, seccompNewListener|flags)
+	if err != nil {
+		return nil, fmt.Errorf(
+			"seccomp with NEW_LISTENER%s: %w",
+			map[bool]string{true: " and WAIT_KILLABLE_RECV"}[flags&seccompWaitKillableRecv != 0],
+			err,
+		)
+	}
+	return os.NewFile(fd, "listener"), nil
+}
+
+// loadForParentID loads a filter on this thread with an action for getppid.
+func loadForParentID(action uint32, flags uintptr) (uintptr, error) {
 	if err := restrict(); err != nil {
-		return nil, fmt.Errorf("no_new_privs: %w", err)
+		return 0, fmt.Errorf("no_new_privs: %w", err)
 	}
 	program := []unix.SockFilter{
 		{Code: bpfLoadWord, K: 0}, // seccomp_data.nr
 		{Code: bpfJumpEqual, Jf: 1, K: unix.SYS_GETPPID},
-		{Code: bpfReturn, K: seccompReturnNotify},
+		{Code: bpfReturn, K: action},
 		{Code: bpfReturn, K: seccompReturnAllow},
 	}
 	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, seccompSetModeFilter, seccompNewListener|flags, uintptr(unsafe.Pointer(&fprog)))
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, seccompSetModeFilter, flags, uintptr(unsafe.Pointer(&fprog)))
 	if errno != 0 {
-		return nil, fmt.Errorf(
-			"seccomp with NEW_LISTENER%s: %w",
-			map[bool]string{true: " and WAIT_KILLABLE_RECV"}[flags&seccompWaitKillableRecv != 0],
-			errno,
-		)
+		return 0, errno
 	}
-	return os.NewFile(fd, "listener"), nil
+	return fd, nil
 }
 
 // probeKillable loads a filter whose waits only the end of the caller breaks.

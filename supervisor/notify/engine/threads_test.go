@@ -1,4 +1,4 @@
-package notify
+package engine
 
 import (
 	"errors"
@@ -28,7 +28,7 @@ func TestAWorkerHasNoChildrenOfItsThread(t *testing.T) {
 		result := make(chan error, 1)
 		// From here on the thread is free for the worker.
 		go func() {
-			result <- onThread(func() error {
+			result <- OnThread(func() error {
 				_, err := unix.Wait4(-1, nil, unix.WALL|unix.WNOTHREAD|unix.WNOHANG, nil)
 				return err
 			})

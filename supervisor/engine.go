@@ -1,0 +1,83 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/seccomp"
+	"agentsh/supervisor/launch"
+	"agentsh/supervisor/notify/engine"
+	"agentsh/supervisor/notify/listener"
+	"agentsh/supervisor/notify/tracer"
+	"agentsh/supervisor/probe"
+)
+
+// Engines are the engines that stop the calls of commands, the preferred one first. The
+// session init tries the first, and the second where the kernel has no listener.
+var Engines = []string{listener.Name, tracer.Name}
+
+// forbids returns the setting that forbids an engine, or nil.
+func (c *Config) forbids(name string) *probe.Setting {
+	for i := range c.Forbidden {
+		if c.Forbidden[i].Name == name {
+			return &c.Forbidden[i]
+		}
+	}
+	return nil
+}
+
+// cannotTrace says why this session cannot use the trace engine; nil: it can.
+func (s *Session) cannotTrace() error {
+	switch forbidden := s.cfg.forbids(tracer.Name); {
+	case forbidden != nil:
+		return fmt.Errorf("%s: forbid_engine has %s", forbidden.At, tracer.Name)
+	case s.confined.plan.Emulated:
+		return fmt.Errorf("%s opens files below /proc one by one, which the engine %s cannot: remove the rule, or run where "+
+			"there is a seccomp listener", s.confined.plan.Emulates, tracer.Name)
+	case s.confined.missing.Has(probe.ExecVerify):
+		return errors.New("degraded has exec_verify: this machine forbids ptrace")
+	}
+	return nil
+}
+
+// engineFilters sets the filters for the engines that the session may use.
+func (s *Session) engineFilters(cfg *launch.Config, filter []byte) error {
+	forbidden := s.cfg.forbids(listener.Name)
+	if forbidden == nil {
+		cfg.Filter = filter
+	}
+	why := s.cannotTrace()
+	if why == nil {
+		var err error
+		cfg.TraceFilter, err = seccomp.Traced(filter, runtime.GOARCH)
+		return err
+	}
+	if forbidden != nil {
+		return fmt.Errorf("%s: forbid_engine has %s, and there is no other engine: %w", forbidden.At, listener.Name, why)
+	}
+	return nil
+}
+
+// explainEngine adds to an error why the session was not opened by the trace engine.
+func (s *Session) explainEngine(err error) error {
+	if !errors.Is(err, unix.EINVAL) || s.cannotTrace() == nil {
+		return err
+	}
+	return fmt.Errorf("%w\n%w", err, s.cannotTrace())
+}
+
+// openEngine returns the engine that the init chose.
+func openEngine(init *launch.Init, as *engine.Credentials, log *slog.Logger) (engine.Engine, error) {
+	if traced, _ := init.Traced(); traced {
+		return tracer.New(tracer.Config{As: as, Ended: init.Dead(), Log: log}), nil
+	}
+	l, err := seccomp.NewListener(init.Listener())
+	if err != nil {
+		return nil, err
+	}
+	return listener.New(l), nil
+}

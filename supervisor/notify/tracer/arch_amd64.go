@@ -1,0 +1,3 @@
+package tracer
+
+const nativeArch = 0xc000003e // AUDIT_ARCH_X86_64

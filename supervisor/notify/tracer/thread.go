@@ -1,0 +1,254 @@
+package tracer
+
+import (
+	"errors"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
+)
+
+// thread traces the processes of one command. Its fields without mu are for the thread
+// itself.
+type thread struct {
+	engine  *Engine
+	bell    bell
+	tasks   map[int]*task
+	execs   map[int]*task // those with an exec
+	follows int           // tasks with a follower
+	closing bool
+	left    []*task // detached by their follower, which has not returned
+	begun   bool
+
+	mu      sync.Mutex
+	replies []reply
+	waiting bool // the bell ends its wait
+}
+
+// task is one traced thread.
+type task struct {
+	tid      int
+	call     uint64            // that it is stopped in; 0: none
+	regs     *target.Registers // of that call
+	exec     engine.Execution  // continued, and not yet at its exec stop
+	isExec   bool              // it is stopped at an exec
+	followed *followed         // nil: nothing follows it
+}
+
+// followed counts the threads that a follower has.
+type followed struct {
+	engine.Follower
+	threads int
+	pid     int
+}
+
+// reply is an answer for the thread to carry out. Without an id the engine is closed.
+type reply struct {
+	tid       int
+	id        uint64
+	answer    engine.Answer
+	execution engine.Execution
+	follower  engine.Follower
+}
+
+// options are set for every traced thread. If the supervisor dies, the kernel kills them.
+const options = unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK |
+	unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_EXITKILL
+
+// begin attaches to the first process.
+func (t *thread) begin(pid int) error {
+	if err := t.engine.cfg.As.Become(); err != nil {
+		return err
+	}
+	if err := t.bell.open(); err != nil {
+		return err
+	}
+	if err := engine.Ptrace(unix.PTRACE_SEIZE, pid, options); err != nil {
+		return describe("trace", pid, err)
+	}
+	t.tasks[pid] = &task{tid: pid}
+	t.begun = true
+	return nil
+}
+
+// post has the thread carry out an answer.
+func (t *thread) post(r reply) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.replies = append(t.replies, r)
+	if t.waiting {
+		t.waiting = false
+		t.bell.ring()
+	}
+}
+
+// end forgets the thread, whose tracees have ended.
+func (t *thread) end() {
+	t.engine.mu.Lock()
+	delete(t.engine.live, t)
+	t.engine.mu.Unlock()
+	for _, k := range t.tasks {
+		t.forget(k)
+	}
+}
+
+// run handles stops and answers until every tracee has ended. The thread must not end
+// before: that would kill them.
+func (t *thread) run() error {
+	for {
+		t.carryOut()
+		var status unix.WaitStatus
+		// Without __WNOTHREAD this would take the stops of other threads.
+		tid, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		t.mu.Lock()
+		t.waiting = false
+		t.mu.Unlock()
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ECHILD):
+			return nil
+		case err != nil:
+			return err
+		case tid == t.bell.pid && tid != 0:
+			t.bellStopped(status)
+			continue
+		}
+		if err := t.handle(tid, status); err != nil {
+			return err
+		}
+	}
+}
+
+// carryOut carries out all answers. When it returns, the bell rings for the next one.
+func (t *thread) carryOut() {
+	for {
+		t.mu.Lock()
+		replies := t.replies
+		t.replies = nil
+		t.waiting = len(replies) == 0
+		t.mu.Unlock()
+		if len(replies) == 0 {
+			return
+		}
+		for i := range replies {
+			t.apply(&replies[i])
+		}
+	}
+}
+
+// bellStopped handles a stop or the end of the bell.
+func (t *thread) bellStopped(status unix.WaitStatus) {
+	if status.Stopped() {
+		t.bell.rang()
+		return
+	}
+	t.mu.Lock() // nobody may ring it any more
+	t.bell.ended()
+	t.mu.Unlock()
+}
+
+// handle handles one event of a tracee.
+func (t *thread) handle(tid int, status unix.WaitStatus) error {
+	k := t.tasks[tid]
+	if !status.Stopped() {
+		if k != nil {
+			t.forget(k)
+		}
+		t.forgetExecs()
+		if len(t.tasks) == 0 && t.bell.pid != 0 {
+			t.bell.stop() // a thread that was just made is seen before ECHILD
+		}
+		return nil
+	}
+	if k == nil {
+		k = t.adopt(tid)
+		if t.bell.pid == 0 {
+			if err := t.reopenBell(); err != nil {
+				return err
+			}
+		}
+	}
+	if t.closing {
+		_ = unix.Kill(tid, unix.SIGKILL)
+	}
+	return t.stopped(k, status)
+}
+
+func (t *thread) reopenBell() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.bell.open()
+}
+
+// adopt notes a new thread. Its process may have a follower.
+func (t *thread) adopt(tid int) *task {
+	k := &task{tid: tid}
+	t.tasks[tid] = k
+	if t.follows > 0 {
+		if view, err := target.OpenView(tid); err == nil {
+			id, err := view.Identity()
+			view.Close()
+			if leader := t.tasks[id.PID]; err == nil && leader != nil && leader.followed != nil && leader != k {
+				t.follow(k, leader.followed)
+			}
+		}
+	}
+	return k
+}
+
+func (t *thread) follow(k *task, f *followed) {
+	k.followed = f
+	f.threads++
+	t.follows++
+}
+
+// unfollow ends the following of one thread.
+func (t *thread) unfollow(k *task) {
+	f := k.followed
+	if f == nil {
+		return
+	}
+	k.followed = nil
+	t.follows--
+	if f.threads--; f.threads == 0 {
+		f.Done()
+	}
+}
+
+// setExec notes an execve that continues; nil: it is over.
+func (t *thread) setExec(k *task, x engine.Execution) {
+	k.exec = x
+	if x == nil {
+		delete(t.execs, k.tid)
+	} else {
+		t.execs[k.tid] = k
+	}
+}
+
+// forgetExecs removes the threads that became the first one of their process by an exec,
+// and were killed before its stop. The kernel does not report their end.
+func (t *thread) forgetExecs() {
+	for tid, k := range t.execs {
+		if errors.Is(unix.Kill(tid, 0), unix.ESRCH) {
+			t.forget(k)
+		}
+	}
+}
+
+// forget removes a thread that has ended.
+func (t *thread) forget(k *task) {
+	if t.tasks[k.tid] == k {
+		delete(t.tasks, k.tid)
+	}
+	t.engine.drop(k.call)
+	if k.exec != nil {
+		t.failedExec(k)
+	}
+	if k.followed != nil {
+		k.followed.Ended(k.tid)
+		t.unfollow(k)
+	}
+}
