@@ -51,6 +51,9 @@ func (c *Control) Prepare(ctx context.Context, cfg Config) error {
 // kernel has dropped everything it cached under the old rules. Pending approvals are
 // refused. Open files stay open.
 func (c *Control) Commit(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	return c.call(ctx, request{Commit: true}, nil)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"testing"
 	"time"
@@ -42,21 +43,19 @@ func isListener(fd int, _ string) bool {
 
 func isNotifier(_ int, link string) bool { return link == "anon_inode:seccomp notify" }
 
-// during is a context that the file server outlives until a reload has begun: then the
-// server is stopped, and the context ends.
+// during is a context that ends when a reload is committed. Then the file server is stopped.
 type during struct {
 	context.Context
 	cancel func()
-	log    string
 	server int
 }
 
-func (d during) Done() <-chan struct{} {
-	if data, err := os.ReadFile(d.log); err == nil && bytes.Contains(data, []byte("policy_reloaded")) {
+func (d during) Err() error {
+	if bytes.Contains(debug.Stack(), []byte(".Commit(")) {
 		_ = unix.Kill(d.server, unix.SIGSTOP)
 		d.cancel()
 	}
-	return d.Context.Done()
+	return d.Context.Err()
 }
 
 // faults bring about the ends of a session that nothing outside can.
@@ -70,7 +69,7 @@ var faults = map[wire.Cause]func(t *testing.T, b *box, before map[int]bool){
 	wire.CauseReload: func(t *testing.T, b *box, _ map[int]bool) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		if _, err := b.Reload(during{ctx, cancel, b.log, b.files.PID()}, b.cfg.Policy); err == nil {
+		if _, err := b.Reload(during{ctx, cancel, b.files.PID()}, b.cfg.Policy); err == nil {
 			t.Error("the reload did not fail")
 		}
 	},
