@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,7 +49,10 @@ var answerReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 
 
 var requestWriters = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 4<<10) }}
 
-var errHeaderLong = fmt.Errorf("the header of the answer has more than %d bytes", answerHeaderMost)
+var (
+	errHeaderLong = fmt.Errorf("the header of the answer has more than %d bytes", answerHeaderMost)
+	errUnasked    = errors.New("the server switched to a protocol that the request did not ask for")
+)
 
 // Read reads for the answer. A header has a limit.
 func (c *http1Conn) Read(b []byte) (int, error) {
@@ -132,6 +136,9 @@ func (c *http1Conn) answer(r *http.Request) (*http.Response, error) {
 		case err != nil:
 			return nil, err
 		}
+		if res.StatusCode == http.StatusSwitchingProtocols && !asked(r, res) {
+			return nil, errUnasked
+		}
 		if res.StatusCode < 100 || res.StatusCode > 199 || res.StatusCode == http.StatusSwitchingProtocols {
 			c.left = math.MaxInt64
 			return res, nil
@@ -142,6 +149,14 @@ func (c *http1Conn) answer(r *http.Request) (*http.Response, error) {
 			}
 		}
 	}
+}
+
+// asked reports whether a request asked for the protocol that its answer switches to.
+// [httputil.ReverseProxy] takes two missing names for the same protocol, and what
+// follows would not be inspected.
+func asked(r *http.Request, res *http.Response) bool {
+	to := r.Header.Get("Upgrade")
+	return to != "" && strings.EqualFold(to, res.Header.Get("Upgrade"))
 }
 
 // fail closes the connection, and returns the reason behind an error of reading.

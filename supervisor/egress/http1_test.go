@@ -293,8 +293,8 @@ func FuzzAnswer(f *testing.F) {
 				return "refused"
 			}
 			defer res.Body.Close()
-			if res.StatusCode == http.StatusSwitchingProtocols {
-				return "upgrade"
+			if res.StatusCode == http.StatusSwitchingProtocols && via == http.RoundTripper(plain) {
+				return "refused" // by httputil.ReverseProxy: nobody asked
 			}
 			b, err := io.ReadAll(res.Body)
 			return fmt.Sprint(res.StatusCode, res.Header, res.ContentLength, string(b), err != nil, res.Trailer)
@@ -305,4 +305,60 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("%q, net/http %q", ours, theirs)
 		}
 	})
+}
+
+// getsOfA permits requests to a.test.
+const getsOfA = `network_rules: [{name: a, domains: [a.test], methods: [GET], decision: allow}]`
+
+// A server that switches to a protocol unasked gets no tunnel: what follows would
+// not be inspected.
+func TestAServerSwitchesProtocolsOnlyIfAsked(t *testing.T) {
+	for _, test := range []struct{ asked, answer string }{
+		{"", ""},
+		{"", "Upgrade: \r\n"},
+		{"", "Upgrade: websocket\r\nConnection: Upgrade\r\n"},
+		{"Upgrade: websocket\r\nConnection: Upgrade\r\n", "Upgrade: h2c\r\nConnection: Upgrade\r\n"},
+		{"Upgrade: websocket\r\nConnection: Upgrade\r\n", ""},
+		{"Upgrade: websocket\r\n", "Upgrade: websocket\r\nConnection: Upgrade\r\n"},
+		{"Upgrade: h2c\r\nConnection: Upgrade\r\n", ""},
+	} {
+		got := make(chan string, 1)
+		real := scripted(t, func(_ int, c net.Conn, in *bufio.Reader) {
+			if _, err := http.ReadRequest(in); err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n"+test.answer+"\r\n")
+			line, _ := in.ReadString('\n')
+			got <- line
+		})
+		w := newWorld(t, getsOfA, nil)
+		w.place(real, "192.0.2.1", 80, "a.test")
+		c := w.raw()
+		fmt.Fprintf(c, "GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n%s\r\n", test.asked)
+		in := bufio.NewReader(c)
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(c, "POST /secret\n")
+		_ = endWrite(c)
+		if line := <-got; res.StatusCode == http.StatusSwitchingProtocols || line != "" {
+			t.Errorf("%+v: %s, and the server got %q", test, res.Status, line)
+		}
+	}
+}
+
+// No answer has a status below 100. The client is told.
+func TestAnAnswerWithoutAStatusIsAFailure(t *testing.T) {
+	for _, status := range []string{"000", "099"} {
+		w := newWorld(t, getsOfA, nil)
+		w.place(scripted(t, func(_ int, c net.Conn, in *bufio.Reader) {
+			if _, err := http.ReadRequest(in); err == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 "+status+" x\r\nContent-Length: 0\r\n\r\n")
+			}
+		}), "192.0.2.1", 80, "a.test")
+		if code, text := w.get(w.client(false), "http://a.test/"); code != http.StatusBadGateway || !strings.Contains(text, "status") {
+			t.Errorf("%s: %d %s", status, code, text)
+		}
+	}
 }

@@ -197,6 +197,9 @@ func (p *Proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 
 // answered prepares an answer for the session.
 func (p *Proxy) answered(r *http.Response) error {
+	if r.StatusCode < 100 { // the server of net/http would end the connection
+		return fmt.Errorf("the server answered with the status %03d, which does not exist", r.StatusCode)
+	}
 	r.Header.Del("Alt-Svc") // it names other ports, and QUIC
 	x := exchangeOf(r.Request.Context())
 	x.events = strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "text/event-stream")
