@@ -11,6 +11,7 @@ import (
 
 	"agentsh/controller/extract"
 	"agentsh/controller/harness"
+	"agentsh/controller/prescript"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/controller/scan"
@@ -90,11 +91,14 @@ type ResultError struct {
 	Problems harness.Problems `json:"problems,omitempty"`
 }
 
-// PreScript is what pre_script said about the run.
+// PreScript is what pre_script said about the run. Values that the script wants hidden
+// are covered.
 type PreScript struct {
 	Skipped bool              `json:"skipped"`
 	Reason  string            `json:"reason,omitempty"`
 	Values  map[string]string `json:"values,omitempty"` // all lines of its output
+
+	said prescript.Output // as it was written, for the next steps of a workflow
 }
 
 // ResultImage is the image of a sandbox.

@@ -60,7 +60,11 @@ type scripts struct {
 
 // run runs one script with additional variables.
 func (s scripts) run(ctx context.Context, one script, more []string) (host.Result, error) {
-	m := &mask{}
+	return s.runMasked(ctx, one, more, &mask{})
+}
+
+// runMasked is run. The mask has what the script wants hidden when it has ended.
+func (s scripts) runMasked(ctx context.Context, one script, more []string, m *mask) (host.Result, error) {
 	stdout, stderr := s.lines("stdout", m), s.lines("stderr", m)
 	res, err := host.Run(ctx, host.Command{
 		Argv: []string{one.path}, Dir: s.dir, Env: mergeEnv(s.env, more), Timeout: one.limit(), Stdout: stdout, Stderr: stderr,
@@ -79,8 +83,22 @@ func (s scripts) runOK(ctx context.Context, one script, more []string) error {
 	return err
 }
 
-// runPre runs pre_script and reads what it said. dir gets the file of its output.
-func (s scripts) runPre(ctx context.Context, one script, dir string) (prescript.Output, error) {
+// runPre runs pre_script and reads what it said. dir gets the file of its output. What
+// is shown of it lacks the values that the script wants hidden.
+func (s scripts) runPre(ctx context.Context, one script, dir string) (*PreScript, error) {
+	m := &mask{}
+	said, err := s.readPre(ctx, one, dir, m)
+	if err != nil || len(said.Values) == 0 {
+		return nil, err
+	}
+	shown := &PreScript{Skipped: said.Skipped, Reason: m.cover(runtime.Clean(said.Reason)), Values: map[string]string{}, said: said}
+	for name, value := range said.Values {
+		shown.Values[name] = m.cover(runtime.Clean(value))
+	}
+	return shown, nil
+}
+
+func (s scripts) readPre(ctx context.Context, one script, dir string, m *mask) (prescript.Output, error) {
 	f, err := os.CreateTemp(dir, "prescript-")
 	if err != nil {
 		return prescript.Output{}, err
@@ -89,12 +107,12 @@ func (s scripts) runPre(ctx context.Context, one script, dir string) (prescript.
 	if err := f.Close(); err != nil {
 		return prescript.Output{}, err
 	}
-	res, err := s.run(ctx, one, prescript.Variables(f.Name()))
+	res, err := s.runMasked(ctx, one, prescript.Variables(f.Name()), m)
 	switch {
 	case err != nil:
 		return prescript.Output{}, err
 	case res.Signal == 0 && res.Code == prescript.Neutral:
-		return prescript.ParseNeutral(f.Name(), runtime.Clean(lastLine(string(res.Stdout)))), nil
+		return prescript.ParseNeutral(f.Name(), m.cover(runtime.Clean(lastLine(string(res.Stdout))))), nil
 	case res.Err() != nil:
 		return prescript.Output{}, res.Err()
 	}
@@ -119,10 +137,22 @@ func (m *mask) hide(line string) string {
 	if value, found := strings.CutPrefix(line, maskCommand); found && value != "" {
 		m.values = append(m.values, value)
 	}
+	return m.without(line)
+}
+
+// cover hides the values of a text that is no line of the script.
+func (m *mask) cover(text string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.without(text)
+}
+
+// without is hide of known values. It is called with mu held.
+func (m *mask) without(text string) string {
 	for _, value := range m.values {
-		line = strings.ReplaceAll(line, value, "***")
+		text = strings.ReplaceAll(text, value, "***")
 	}
-	return line
+	return text
 }
 
 func (s scripts) lines(stream string, m *mask) *runtime.Lines {

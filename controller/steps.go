@@ -217,9 +217,7 @@ func (r *run) preScript(ctx context.Context) error {
 	if err != nil {
 		return one.failure(ExitConfiguration, "the script runs before the sandbox exists; nothing was created", err)
 	}
-	if len(said.Values) > 0 {
-		r.result.PreScript = &PreScript{said.Skipped, said.Reason, said.Values}
-	}
+	r.result.PreScript = said
 	if r.skipped() {
 		r.progress.output("stdout", "skipped: "+cmp.Or(said.Reason, "pre_script gave no reason"))
 		return r.relay()
@@ -249,7 +247,7 @@ func (r *run) skipped() bool { return r.result.PreScript != nil && r.result.PreS
 func (r *run) relay() error {
 	var said prescript.Output
 	if p := r.result.PreScript; p != nil {
-		said = prescript.Output{Skipped: p.Skipped, Reason: p.Reason, Values: p.Values}
+		said = p.said
 	}
 	if err := prescript.Relay(said, lookupIn(r.o.Environ)); err != nil {
 		return fail(ExitConfiguration, "a later step of the workflow would not know whether the run was skipped", err)

@@ -63,3 +63,24 @@ func TestAMisspeltSkipStartsNoAgent(t *testing.T) {
 		t.Errorf("exit %d: %+v", code, r.Error)
 	}
 }
+
+// What the script wants hidden is in no result and on no terminal. A reason is no
+// command of a CI system.
+func TestAReasonShowsNothingThatIsHidden(t *testing.T) {
+	for name, script := range map[string]string{
+		"of the file":     `printf 'skipped=true\nkey=wonderland-7\nreason=no ##vso[task.x]wonderland-7 left\n' >>"$AGENTSH_PRESCRIPT_OUTPUT"`,
+		"that is printed": `echo "no ##vso[task.x]wonderland-7 left"; exit 78`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newFixture(t, "echo never started", "pre_script: pre.sh")
+			p.write("pre.sh", "#!/bin/sh\necho ::add-mask::wonderland-7\n"+script+"\n", 0o755)
+			out, err := p.command(p.runArgs("--json")...).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if text := string(out); strings.Contains(text, "wonderland") || strings.Contains(text, "##vso[") || !strings.Contains(text, "*** left") {
+				t.Errorf("printed:\n%s", text)
+			}
+		})
+	}
+}

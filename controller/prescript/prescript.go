@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // Neutral is the exit status of a script that asks that the run be skipped.
@@ -45,7 +47,8 @@ var nameRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 // Parse reads the file of a script that succeeded. Whatever is not a line of the
 // format is an error: a misspelt request to skip must not start an agent.
 func Parse(file string) (Output, error) {
-	f, err := os.Open(file)
+	// A script may put another kind of file in its place: a pipe does not block.
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Output{}, errors.New("the script removed the file of its output")
 	}
@@ -53,6 +56,9 @@ func Parse(file string) (Output, error) {
 		return Output{}, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return Output{}, errors.Join(err, errors.New("the script put something else than a regular file in place of its output"))
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return Output{}, err

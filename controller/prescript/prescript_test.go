@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func file(t testing.TB, text string) string {
@@ -105,4 +108,31 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q becomes %q", text, out.Lines())
 		}
 	})
+}
+
+// A script may put another kind of file in place of its output.
+func TestAnOutputThatIsNoRegularFileIsAnError(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{fifo, "/dev/zero", t.TempDir()} {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := Parse(name)
+			ended <- err
+		}()
+		select {
+		case err := <-ended:
+			if err == nil || !strings.Contains(err.Error(), "regular") {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: it is read without an end", name)
+			if f, err := os.OpenFile(name, os.O_WRONLY, 0); err == nil {
+				_ = f.Close()
+			}
+			<-ended
+		}
+	}
 }
