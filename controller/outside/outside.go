@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"agentsh/internal/wire"
@@ -34,11 +33,11 @@ type Options struct {
 type Client struct {
 	proxy     *egress.Proxy
 	log       *audit.Log
-	dir       string // of the socket, of this user alone
 	transport *http.Transport
 	served    chan error
 	onEvent   func(wire.Event)
 
+	one    sync.Mutex // one request at a time, up to the header of its answer
 	mu     sync.Mutex
 	denied *Denied // since the last request began
 }
@@ -78,33 +77,24 @@ func Open(o Options) (*Client, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.log.Close())
 	}
-	if err := c.listen(); err != nil {
+	if err := c.serve(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
-// listen serves the proxy at a socket that only this user can reach.
-func (c *Client) listen() (err error) {
+// serve serves the proxy for this process alone: no other one can connect to it.
+func (c *Client) serve() error {
 	roots, err := x509.SystemCertPool()
 	if err != nil {
 		return err
 	}
 	roots.AppendCertsFromPEM(c.proxy.CA())
-	if c.dir, err = os.MkdirTemp("", "agentctl-"); err != nil {
-		return err
-	}
-	name := filepath.Join(c.dir, "proxy")
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", name)
-	if err != nil {
-		return err
-	}
-	go func() { c.served <- c.proxy.ServeProxy(l) }()
+	own := &pairs{accepted: make(chan net.Conn), done: make(chan struct{})}
+	go func() { c.served <- c.proxy.ServeProxy(own) }()
 	c.transport = http.DefaultTransport.(*http.Transport).Clone()
 	c.transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: "proxy.invalid"})
-	c.transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", name)
-	}
+	c.transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return own.dial(ctx) }
 	c.transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	return nil
 }
@@ -133,6 +123,8 @@ func (c *Client) emit(e wire.Event) error {
 
 // RoundTrip sends one request. A refusal is a [*Denied].
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.one.Lock() // the denial is this request's
+	defer c.one.Unlock()
 	c.mu.Lock()
 	c.denied = nil
 	c.mu.Unlock()
@@ -162,9 +154,6 @@ func (c *Client) Close() error {
 		}
 	}
 	err = errors.Join(err, c.log.Close())
-	if c.dir != "" {
-		err = errors.Join(err, os.RemoveAll(c.dir))
-	}
 	if err != nil {
 		return fmt.Errorf("proxy of the controller: %w", err)
 	}

@@ -75,12 +75,8 @@ func TestRequestsAreJudgedAndHaveTheCredential(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	dir := c.dir
 	if err := c.Close(); err != nil {
 		t.Error(err)
-	}
-	if _, err := os.Stat(dir); err == nil {
-		t.Errorf("%s is left", dir)
 	}
 	if len(seen) != 1 || seen["/open/a"] != "Bearer "+value {
 		t.Errorf("the server saw %v", seen)
@@ -91,5 +87,59 @@ func TestRequestsAreJudgedAndHaveTheCredential(t *testing.T) {
 	}
 	if head, err := audit.VerifyFile(log, log+".key"); err != nil || head.Seq == 0 {
 		t.Errorf("%+v, %v", head, err)
+	}
+}
+
+// No other process of the user can reach the proxy, and a long name of the directory
+// for temporary files does not matter.
+func TestTheProxyHasNoAddress(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 200))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", dir)
+	c, _ := open(t, server)
+	defer c.Close()
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Error(left, err)
+	}
+}
+
+// Requests at the same time get their own answers.
+func TestADenialIsThatOfItsRequest(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
+	defer server.Close()
+	c, _ := open(t, server)
+	var all sync.WaitGroup
+	for i := range 8 {
+		path := []string{"/open/a", "/other"}[i%2]
+		all.Go(func() {
+			for range 10 {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				res, err := c.RoundTrip(r)
+				var refusal *Denied
+				if err != nil {
+					if !errors.As(err, &refusal) || path != "/other" || refusal.Event.Path != path {
+						t.Errorf("%s: %v", path, err)
+					}
+					continue
+				}
+				text, err := io.ReadAll(res.Body)
+				_ = res.Body.Close()
+				if err != nil || path == "/other" || string(text) != path {
+					t.Errorf("%s: %d %q %v", path, res.StatusCode, text, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := c.Close(); err != nil {
+		t.Error(err)
 	}
 }
