@@ -21,9 +21,8 @@ import (
 )
 
 const (
-	maxFile   = 4 << 20 // bytes
-	maxTime   = 30 * time.Second
-	sumSuffix = ".sha256"
+	maxFile = 4 << 20 // bytes
+	maxTime = 30 * time.Second
 )
 
 // Pinned is a URL with the SHA-256 of its content.
@@ -96,6 +95,12 @@ func (s Store) dir(p Pinned) string {
 	return filepath.Join(s.Dir, sum([]byte(p.URL.String()+"#"+p.Sum)))
 }
 
+// digest is the file with the digest of a file that belongs to a pinned one. No server
+// names it: it lies beside the directories of all pinned files.
+func (s Store) digest(p Pinned, rel string) string {
+	return filepath.Join(s.Dir, "digests", filepath.Base(s.dir(p)), filepath.FromSlash(rel))
+}
+
 // Get returns the name of a local copy of a pinned file.
 func (s Store) Get(ctx context.Context, p Pinned) (string, error) {
 	if err := s.refuse(p.URL); err != nil {
@@ -127,7 +132,8 @@ func (s Store) Companion(ctx context.Context, p Pinned, rel string, mode fs.File
 		return "", err
 	}
 	name := filepath.Join(s.dir(p), filepath.FromSlash(rel))
-	want, err := os.ReadFile(name + sumSuffix)
+	digest := s.digest(p, rel)
+	want, err := os.ReadFile(digest)
 	known := err == nil
 	if data, err := os.ReadFile(name); err == nil && known {
 		if sum(data) != string(want) {
@@ -141,10 +147,10 @@ func (s Store) Companion(ctx context.Context, p Pinned, rel string, mode fs.File
 	}
 	if known && sum(data) != string(want) {
 		return "", fmt.Errorf("%s has another content than at first, the SHA-256 %s instead of %s: remove %s to take it",
-			u, sum(data), want, name+sumSuffix)
+			u, sum(data), want, digest)
 	}
 	// The digest first: a copy without one is not used.
-	if err := write(name+sumSuffix, []byte(sum(data)), 0o644); err != nil {
+	if err := write(digest, []byte(sum(data)), 0o644); err != nil {
 		return "", err
 	}
 	return name, write(name, data, mode)

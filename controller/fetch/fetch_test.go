@@ -1,6 +1,8 @@
 package fetch
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -170,5 +172,32 @@ func TestFilesBelongToAURLNotToItsContent(t *testing.T) {
 		if data, _ := os.ReadFile(name); err != nil || string(data) != want {
 			t.Errorf("%s: %q, %v", at, data, err)
 		}
+	}
+}
+
+// The digest of a file is no file that the server has a name for.
+func TestNoFileReplacesTheDigestOfAnother(t *testing.T) {
+	evil := sha256.Sum256([]byte("evil"))
+	files := map[string]string{"/a/s/x.sh": "first", "/a/s/x.sh.sha256": hex.EncodeToString(evil[:])}
+	url, _ := serve(t, files)
+	s, p := Store{t.TempDir(), []string{url + "/"}}, pinned(t, url+"/a/harness/b.yaml", "role: r\n")
+	for range 2 { // each file has its own digest
+		for path, content := range files {
+			name, err := s.Companion(t.Context(), p, strings.TrimPrefix(path, "/a/"), 0o644)
+			if data, _ := os.ReadFile(name); err != nil || string(data) != content {
+				t.Errorf("%s: %q, %v", path, data, err)
+			}
+		}
+	}
+	name, err := s.Companion(t.Context(), p, "s/x.sh", 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["/a/s/x.sh"] = "evil"
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if name, err := s.Companion(t.Context(), p, "s/x.sh", 0o644); err == nil {
+		t.Errorf("%s has other content", name)
 	}
 }
