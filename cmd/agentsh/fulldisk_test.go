@@ -29,6 +29,7 @@ func smallDisk(t *testing.T) string {
 // untilFull runs programs, or makes files whose rule is to be told, until the audit
 // log has no room.
 var untilFull = map[string]string{
+	"refusals": "n=0; while [ $n -lt 2000 ]; do n=$((n+1)); /bin/true; done",
 	"programs": "n=0; while [ $n -lt 2000 ]; do n=$((n+1)); /bin/true || exit 3; done",
 	"files":    "n=0; while [ $n -lt 2000 ]; do n=$((n+1)); : >told$n || exit 3; done",
 }
@@ -62,6 +63,9 @@ func TestAFullDiskBelowTheAuditLogIsReported(t *testing.T) {
 		if strings.Count(got, "agentsh: ") != 2 || !strings.Contains(got, why) || !strings.Contains(got, "no space left on device\n") ||
 			!strings.Contains(got, "agentsh: hint: free space") {
 			t.Errorf("said %q", got)
+		}
+		if n := strings.Count(got, "audit event lost"); n > 4 {
+			t.Errorf("%d lines for events that were lost", n)
 		}
 	}
 	for name, script := range untilFull {
@@ -128,6 +132,19 @@ func TestAFullDiskBelowTheAuditLogIsReported(t *testing.T) {
 		out, _ := cmd.CombinedOutput()
 		if code := cmd.ProcessState.ExitCode(); code != failure.Ours || strings.Count(string(out), "no space left on device") != 1 ||
 			!strings.Contains(string(out), "agentsh: hint: ") {
+			t.Errorf("exit status %d: %s", code, out)
+		}
+	})
+	t.Run("a state directory that was full before", func(t *testing.T) {
+		disk := smallDisk(t)
+		if err := os.WriteFile(filepath.Join(disk, "rest"), make([]byte, 60<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := program(t, dir, "exec", "-p", "policy.yaml", "-w", "work", "--audit", filepath.Join(dir, "log.jsonl"), "--", "true")
+		cmd.Env = append(cmd.Environ(), "XDG_STATE_HOME="+disk)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != failure.Ours || strings.Count(string(out), "no space left on device") != 1 ||
+			!strings.Contains(string(out), "agentsh: hint: free space") {
 			t.Errorf("exit status %d: %s", code, out)
 		}
 	})

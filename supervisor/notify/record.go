@@ -3,6 +3,7 @@ package notify
 import (
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"agentsh/internal/wire"
 )
@@ -12,6 +13,7 @@ type recorder struct {
 	session string
 	emit    func(wire.Event) error
 	log     *slog.Logger
+	lost    atomic.Uint64 // events that report could not write
 }
 
 // permit writes an event before the thing that it describes goes ahead. On an error
@@ -24,11 +26,18 @@ func (r *recorder) permit(e wire.Event) error {
 	return nil
 }
 
-// report writes an event about something that is denied already. A failure is
-// logged and changes nothing.
+// report writes an event about something that is denied already. A failure changes
+// nothing and is logged: the 1st, 10th, 100th and so on. A full disk fails each one.
 func (r *recorder) report(e wire.Event) {
 	e.Session = r.session
 	if err := r.emit(e); err != nil {
-		r.log.Error("audit event lost", "type", e.Type, "error", err)
+		n := r.lost.Add(1)
+		all := n
+		for n >= 10 && n%10 == 0 {
+			n /= 10
+		}
+		if n == 1 {
+			r.log.Error("audit event lost", "so_far", all, "type", e.Type, "error", err)
+		}
 	}
 }

@@ -3,9 +3,12 @@
 package failure
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"syscall"
 )
 
 // Exit statuses of agentsh itself. The status of a command passes through.
@@ -53,8 +56,21 @@ func Report(w io.Writer, err error) int {
 	if f.Err != nil {
 		fmt.Fprintf(w, "agentsh: %v\n", f.Err)
 	}
-	if f.Hint != "" {
-		fmt.Fprintf(w, "agentsh: hint: %s\n", f.Hint)
+	if hint := cmp.Or(f.Hint, hintFor(f.Err)); hint != "" {
+		fmt.Fprintf(w, "agentsh: hint: %s\n", hint)
 	}
 	return f.Code
+}
+
+// hintFor is the advice for an error of the machine that has none of its own.
+func hintFor(err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "free space on the disk of this file; XDG_STATE_HOME names another place for the state of agentsh"
+	case errors.Is(err, fs.ErrPermission):
+		return "check who owns the path, and who may read or write it"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return "raise the limit of open files (ulimit -n)"
+	}
+	return ""
 }
