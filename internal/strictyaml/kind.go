@@ -44,9 +44,9 @@ func (r *Reader) OtherKind(n *Node, want string) bool {
 	}
 	base := filepath.Base(r.File)
 	hint := map[string]string{
-		Policy:        "check it with 'agentsh policy check " + base + "'",
-		Tests:         "run it with 'agentsh policy test " + base + "'",
-		Harness:       "check it with 'agentctl lint " + base + "'",
+		Policy:        "check it with 'agentsh policy check " + r.File + "'",
+		Tests:         "run it with 'agentsh policy test " + r.File + "'",
+		Harness:       "check it with 'agentctl lint " + r.File + "'",
 		Provider:      "name it in providers of a harness",
 		Configuration: "try it with 'agentsh detect'",
 	}[kind]

@@ -149,7 +149,7 @@ func (r *reader) argsPattern(l located, effect policy.Effect) *regexp.Regexp {
 	if _, plain := regexp.Compile(text); plain != nil {
 		err = plain // without the added anchors
 	}
-	hint := ""
+	hint := "it is a regular expression: a backslash before a special character makes it ordinary"
 	if strings.HasPrefix(text, "*") {
 		hint = "it is a regular expression, not a glob: begin it with .*"
 	}

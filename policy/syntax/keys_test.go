@@ -310,8 +310,8 @@ func TestRefusedKeysSayWhy(t *testing.T) {
 
 func TestVersionAndNameAreRequired(t *testing.T) {
 	for data, want := range map[string]string{
-		"name: a\n":               "p.yaml:1:1: the policy has no version",
-		"version: 1\n":            "p.yaml:1:1: the policy has no name",
+		"name: a\n":               "p.yaml:1:1: the policy has no version (write version: 1)",
+		"version: 1\n":            "p.yaml:1:1: the policy has no name (write name: and a value)",
 		"version: 2\nname: a\n":   "p.yaml:1:10: version \"2\" is not known",
 		"version: '1'\nname: a\n": "p.yaml:1:10: version \"1\" is not known",
 		"version: 1\nname: ''\n":  "p.yaml:2:7: a policy name",

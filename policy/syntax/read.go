@@ -104,7 +104,11 @@ func readObject[T any](r *reader, n *strictyaml.Node, what string, keys []key[T]
 	})
 	for i := range keys {
 		if isMapping && keys[i].required && seen&(1<<i) == 0 {
-			r.Fail(n, "", "%s has no %s", what, keys[i].name)
+			hint := "write " + keys[i].name + ": and a value"
+			if keys[i].name == "version" {
+				hint = "write version: 1"
+			}
+			r.Fail(n, hint, "%s has no %s", what, keys[i].name)
 		}
 	}
 }

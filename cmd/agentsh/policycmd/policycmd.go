@@ -99,13 +99,21 @@ func (p *variables) load(file string) (*policy.Policy, error) {
 func loadPolicy(file string, vars map[string]string) (*policy.Policy, error) {
 	data, err := readBounded(file)
 	if err != nil {
-		return nil, failure.New(failure.Found, fmt.Errorf("policy: %w", err), "")
+		return nil, failure.New(failure.Found, fmt.Errorf("policy: %w", err), readHint(err))
 	}
 	p, err := syntax.Load(policy.Source{Name: file, Data: data}, syntax.Options{Vars: vars, ReadFile: readBounded})
 	if err != nil {
 		return nil, failure.New(failure.Found, err, "")
 	}
 	return p, nil
+}
+
+// readHint is the advice for a policy file that cannot be read.
+func readHint(err error) string {
+	if errors.Is(err, os.ErrNotExist) {
+		return "name a file that exists; a relative path starts from the current directory"
+	}
+	return ""
 }
 
 // readBounded reads a file of at most [syntax.MaxSource] bytes.
@@ -168,7 +176,7 @@ func checkFile(file string, vars map[string]string, strict bool) checked {
 	}
 	c := checked{File: file}
 	if !errors.As(err, &c.Problems) {
-		c.Problems = policy.Problems{{Pos: policy.Position{File: file, Line: 1, Column: 1}, Message: err.Error()}}
+		c.Problems = policy.Problems{{Pos: policy.Position{File: file, Line: 1, Column: 1}, Message: err.Error(), Hint: readHint(err)}}
 	}
 	return c
 }
