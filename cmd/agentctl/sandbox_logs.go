@@ -48,7 +48,7 @@ sandbox ends.`,
 		ValidArgsFunction: completeRuns(hasSandbox),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the sandbox ends")
-	cmd.Flags().BoolVar(&events, "events", false, "print audit events, as they come")
+	cmd.Flags().BoolVar(&events, "events", false, "print the events of the audit log instead, until the sandbox ends")
 	return cmd
 }
 

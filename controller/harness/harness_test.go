@@ -49,7 +49,11 @@ func put(t testing.TB, name, text string) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+	mode := os.FileMode(0o644)
+	if strings.HasSuffix(name, ".sh") {
+		mode = 0o755
+	}
+	if err := os.WriteFile(name, []byte(text), mode); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -317,6 +321,20 @@ func TestCombinationsOfKeysAreChecked(t *testing.T) {
 		if h != nil || !strings.Contains(short(dir, ps), c.want) {
 			t.Errorf("%q gives %q, want %q", c.text, short(dir, ps), c.want)
 		}
+	}
+}
+
+func TestAScriptThatNobodyMayExecuteIsAWarning(t *testing.T) {
+	dir := lay(t, tests{
+		"a.yaml": head + "pre_script: no\npost_script: yes.sh\nvalidation_loop: {script: no}\n",
+		"no":     "#!/bin/sh\n",
+		"yes.sh": "#!/bin/sh\n",
+	})
+	h, ps := Load(filepath.Join(dir, "a.yaml"), Options{})
+	got := short(dir, ps)
+	if h == nil || strings.Count(got, "is not executable, and a run refuses it") != 2 ||
+		!strings.Contains(got, "a.yaml:3:13: warning: pre_script: no is not executable") || len(ps) != 2 || !strings.HasPrefix(ps[0].Hint, "chmod +x ") {
+		t.Errorf("%q", got)
 	}
 }
 

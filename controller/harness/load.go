@@ -125,6 +125,7 @@ func (h *Harness) check(ps *Problems) {
 	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
 		if f.path != notPath && f.path != pathHost {
 			h.checkPath(ps, where, f.path, t)
+			h.checkExecutable(ps, where, t)
 		}
 	})
 	h.checkOverrides(ps)
@@ -195,6 +196,18 @@ func (h *Harness) checkPath(ps *Problems, where string, want pathKind, t *tree) 
 		if _, err := os.Stat(filepath.Join(resolved, "SKILL.md")); err != nil {
 			ps.errorf(t.at, RulePath, "%s: %s has no SKILL.md", where, clip(t.text))
 		}
+	}
+}
+
+// checkExecutable warns of a script that nobody may execute: a run refuses it.
+func (h *Harness) checkExecutable(ps *Problems, where string, t *tree) {
+	if !strings.HasSuffix(where, "script") || isURL(t.text) {
+		return
+	}
+	info, err := os.Stat(h.Path(Text{V: filepath.FromSlash(t.text)}))
+	if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 == 0 {
+		ps.warnf(t.at, RulePath, "%s: %s is not executable, and a run refuses it", where, clip(t.text))
+		ps.hint("chmod +x %s", h.Path(Text{V: filepath.FromSlash(t.text)}))
 	}
 }
 
