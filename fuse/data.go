@@ -79,6 +79,9 @@ func (o *data) openChecked(in *gofuse.OpenIn, out *gofuse.OpenOut, check func(fd
 	if all = o.nodes.retries.paths(in.Pid, n, all); len(all) == 0 {
 		return gofuse.Status(o.tree.Host.Missing(n))
 	}
+	if writes(in.Flags) && o.repos.guardsMoved(n, names, all) {
+		return gofuse.ENOENT
+	}
 	v := o.access.strictest(in.Pid, product(all, openOps(in.Flags)...)...)
 	if reads && v.dec.Effect == policy.Allow {
 		o.tree.CacheAllowed(n, policy.OpRead, at.Generation)
@@ -123,6 +126,9 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 	fd, err := o.nodes.open(n, in.Flags, &st)
 	if err != nil && kept != nil {
 		fd, err = kept.open(int(in.Flags&backingFlags), &st)
+	}
+	if err == unix.ESTALE && o.nodes.retries.refusals.repeats(in.Pid, in.NodeId) { //nolint:errorlint // open returns bare numbers
+		fd, err = o.nodes.openAgain(n, int(in.Flags&backingFlags), &st)
 	}
 	if err != nil {
 		return gofuse.Status(errno(err))
@@ -478,24 +484,4 @@ func (o *locker) flush(in *gofuse.FlushIn) {
 // release ends the locks that were taken through a handle.
 func (o *locker) release(h *handle) {
 	o.table.Release(h.fd, h.id)
-}
-
-func truncate(fd int, size int64) error {
-	if err := unix.Ftruncate(fd, size); !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBADF) {
-		return err
-	}
-	return unix.Truncate(tree.ProcPath(fd), size) // not open for writing, or O_PATH
-}
-
-// stripSuid removes the mode bits that a write by an ordinary user removes. With
-// HANDLE_KILLPRIV_V2 the kernel leaves that to the server.
-func stripSuid(fd int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil
-	}
-	return unix.Chmod(tree.ProcPath(fd), st.Mode&0o7777&^(unix.S_ISUID|unix.S_ISGID))
 }

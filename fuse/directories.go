@@ -64,15 +64,15 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
 	var fd int
-	parent, rel, code := dirPath(o.tree, in.NodeId)
+	parent, rel, code := o.present(in.NodeId)
 	if h := o.handles.get(in.Fh); h != nil {
 		defer o.handles.put(h)
 		h.dirMu.Lock()
 		defer h.dirMu.Unlock()
-		fd, parent = h.fd, h.node
-		if !code.Ok() {
-			return code
+		if parent != h.node {
+			return o.listMoved(h, in.Offset, out, plus)
 		}
+		fd = h.fd
 	} else {
 		if !code.Ok() {
 			return code
@@ -89,7 +89,32 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 	if !o.files.redirected(rel) {
 		o.follow.Look(parent, fd)
 	}
-	return gofuse.Status(errno(o.list(listing{parent, rel, fd, plus}, in.Offset, out)))
+	return gofuse.Status(errno(o.list(listing{parent, rel, fd, plus, false}, in.Offset, out)))
+}
+
+// present resolves a directory for a request that the kernel does not repeat after ESTALE.
+// If the host has moved or removed it, the result is what its path leads to, or ENOENT: a
+// plain directory that was removed answers so.
+func (o *directories) present(id uint64) (*tree.Node, string, gofuse.Status) {
+	n := o.tree.Node(id)
+	if n == nil {
+		return nil, "", gofuse.ENOENT
+	}
+	n, err := o.nodes.present(n)
+	if err != nil {
+		return nil, "", gofuse.Status(errno(err))
+	}
+	return dirPath(o.tree, n.ID())
+}
+
+// listMoved lists an open directory that has lost its path. Its entries have no path, so
+// the kernel gets their names only. The rules for its last path apply.
+func (o *directories) listMoved(h *handle, off uint64, out *gofuse.DirEntryList, plus bool) gofuse.Status {
+	rel, ok := o.tree.Host.Last(h.node)
+	if !ok {
+		return gofuse.ENOENT
+	}
+	return gofuse.Status(errno(o.list(listing{h.node, rel, h.fd, plus, true}, off, out)))
 }
 
 // list fills out with the entries from position off. Positions are those of the
@@ -141,7 +166,7 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 	if dots {
 		return true
 	}
-	if v.dec.Effect != policy.Allow {
+	if v.dec.Effect != policy.Allow || l.moved {
 		return true // the lookup that follows evaluates the rules and reports
 	}
 	attrs := o.attrs.since()
@@ -161,19 +186,26 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 // fsyncDir makes the entries of a directory durable.
 func (o *directories) fsyncDir(in *gofuse.FsyncIn) gofuse.Status {
 	o.tree.Moves.RLock()
-	_, rel, code := dirPath(o.tree, in.NodeId)
-	if !code.Ok() {
+	n, rel, code := o.present(in.NodeId)
+	if !code.Ok() && code != gofuse.ENOENT {
 		o.tree.Moves.RUnlock()
 		return code
 	}
-	fd, err := o.files.openList(rel)
+	fd, err, sync := -1, error(unix.ENOENT), unix.Fsync
+	if code.Ok() && n.ID() == in.NodeId {
+		fd, err = o.files.openList(rel)
+	}
+	if tree.Absent(err) { // what commands made there is where the host has moved the directory
+		sync = unix.Syncfs
+		fd, err = o.files.openList("")
+	}
 	o.tree.Moves.RUnlock()
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
 	defer tree.CloseFD(fd)
 	o.kernel.StepAside()
-	return gofuse.Status(errno(unix.Fsync(fd)))
+	return gofuse.Status(errno(sync(fd)))
 }
 
 // listing is the state of reading one directory.
@@ -182,6 +214,7 @@ type listing struct {
 	rel    string
 	fd     int
 	plus   bool
+	moved  bool // the directory has lost its path
 }
 
 var listBuffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}

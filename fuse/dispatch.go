@@ -2,6 +2,7 @@ package fuse
 
 import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"agentsh/fuse/device"
 )
@@ -11,6 +12,7 @@ import (
 // approval, the dispatcher requests it and calls the handler again, see [asker].
 type dispatcher struct {
 	lockRequests
+	*refusals
 
 	asker   asker
 	replays *replays
@@ -41,6 +43,9 @@ func (d *dispatcher) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, 
 // GetAttr answers stat.
 func (d *dispatcher) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	code := d.asker.decidedCached(in.Pid, func() gofuse.Status { return d.lookups.getAttr(in, out) })
+	if code == gofuse.Status(unix.ESTALE) {
+		code = d.final(&in.InHeader, code)
+	}
 	d.data.nodes.retries.permission(in.Pid, code)
 	return code
 }
@@ -55,7 +60,7 @@ func (d *dispatcher) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofus
 	if d.replays.from(in.Pid) {
 		return d.replays.attributes(&in.InHeader, out)
 	}
-	return d.asker.decided(in.Pid, func() gofuse.Status { return d.setattr.setAttr(in, out) })
+	return d.final(&in.InHeader, d.asker.decided(in.Pid, func() gofuse.Status { return d.setattr.setAttr(in, out) }))
 }
 
 // Mknod makes a regular file, FIFO or socket.
@@ -63,7 +68,7 @@ func (d *dispatcher) Mknod(_ <-chan struct{}, in *gofuse.MknodIn, name string, o
 	if d.replays.from(in.Pid) {
 		return d.replays.create(&in.InHeader, name, out, d.lookups.lookup)
 	}
-	return d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.mknod(in, name, out) })
+	return d.final(&in.InHeader, d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.mknod(in, name, out) }))
 }
 
 // Mkdir makes a directory.
@@ -71,7 +76,7 @@ func (d *dispatcher) Mkdir(_ <-chan struct{}, in *gofuse.MkdirIn, name string, o
 	if d.replays.from(in.Pid) {
 		return d.replays.create(&in.InHeader, name, out, d.lookups.lookup)
 	}
-	return d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.mkdir(in, name, out) })
+	return d.final(&in.InHeader, d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.mkdir(in, name, out) }))
 }
 
 // Symlink makes a symbolic link.
@@ -79,7 +84,7 @@ func (d *dispatcher) Symlink(_ <-chan struct{}, h *gofuse.InHeader, text, name s
 	if d.replays.from(h.Pid) {
 		return d.replays.create(h, name, out, d.lookups.lookup)
 	}
-	return d.asker.decided(h.Pid, func() gofuse.Status { return d.creator.symlink(h, text, name, out) })
+	return d.final(h, d.asker.decided(h.Pid, func() gofuse.Status { return d.creator.symlink(h, text, name, out) }))
 }
 
 // Link gives a file a second name.
@@ -87,7 +92,7 @@ func (d *dispatcher) Link(_ <-chan struct{}, in *gofuse.LinkIn, name string, out
 	if d.replays.from(in.Pid) {
 		return gofuse.EPERM
 	}
-	return d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.link(in, name, out) })
+	return d.final(&in.InHeader, d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.link(in, name, out) }))
 }
 
 // Create makes a regular file and opens it.
@@ -95,7 +100,7 @@ func (d *dispatcher) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string,
 	if d.replays.from(in.Pid) {
 		return gofuse.EPERM
 	}
-	return d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.create(in, name, out) })
+	return d.final(&in.InHeader, d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.create(in, name, out) }))
 }
 
 // Rename moves an entry or exchanges two entries.
@@ -103,7 +108,7 @@ func (d *dispatcher) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, new
 	if d.replays.from(in.Pid) {
 		return gofuse.EPERM
 	}
-	return d.asker.decided(in.Pid, func() gofuse.Status { return d.renamer.rename(in, oldName, newName) })
+	return d.final(&in.InHeader, d.asker.decided(in.Pid, func() gofuse.Status { return d.renamer.rename(in, oldName, newName) }))
 }
 
 // Unlink removes a name.
@@ -111,7 +116,7 @@ func (d *dispatcher) Unlink(_ <-chan struct{}, h *gofuse.InHeader, name string) 
 	if d.replays.from(h.Pid) {
 		return d.replays.remove(h, name)
 	}
-	return d.asker.decided(h.Pid, func() gofuse.Status { return d.remover.unlink(h, name) })
+	return d.final(h, d.asker.decided(h.Pid, func() gofuse.Status { return d.remover.unlink(h, name) }))
 }
 
 // Rmdir removes an empty directory.
@@ -119,17 +124,17 @@ func (d *dispatcher) Rmdir(_ <-chan struct{}, h *gofuse.InHeader, name string) g
 	if d.replays.from(h.Pid) {
 		return d.replays.remove(h, name)
 	}
-	return d.asker.decided(h.Pid, func() gofuse.Status { return d.remover.rmdir(h, name) })
+	return d.final(h, d.asker.decided(h.Pid, func() gofuse.Status { return d.remover.rmdir(h, name) }))
 }
 
 // Open opens a file.
 func (d *dispatcher) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
-	return d.asker.decided(in.Pid, func() gofuse.Status { return d.data.open(in, out) })
+	return d.final(&in.InHeader, d.asker.decided(in.Pid, func() gofuse.Status { return d.data.open(in, out) }))
 }
 
 // OpenDir opens a directory.
 func (d *dispatcher) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
-	return d.asker.decided(in.Pid, func() gofuse.Status { return d.directories.openDir(in, out) })
+	return d.final(&in.InHeader, d.asker.decided(in.Pid, func() gofuse.Status { return d.directories.openDir(in, out) }))
 }
 
 // ReadDir lists names without attributes.
@@ -144,12 +149,12 @@ func (d *dispatcher) ReadDirPlus(_ <-chan struct{}, in *gofuse.ReadIn, out *gofu
 
 // SetXAttr writes an extended attribute.
 func (d *dispatcher) SetXAttr(_ <-chan struct{}, in *gofuse.SetXAttrIn, name string, data []byte) gofuse.Status {
-	return d.asker.decided(in.Pid, func() gofuse.Status { return d.xattrs.setXAttr(in, name, data) })
+	return d.final(&in.InHeader, d.asker.decided(in.Pid, func() gofuse.Status { return d.xattrs.setXAttr(in, name, data) }))
 }
 
 // RemoveXAttr removes an extended attribute.
 func (d *dispatcher) RemoveXAttr(_ <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
-	return d.asker.decided(h.Pid, func() gofuse.Status { return d.xattrs.removeXAttr(h, name) })
+	return d.final(h, d.asker.decided(h.Pid, func() gofuse.Status { return d.xattrs.removeXAttr(h, name) }))
 }
 
 // Readlink reads the text of a symbolic link.
@@ -158,7 +163,7 @@ func (d *dispatcher) Readlink(_ <-chan struct{}, h *gofuse.InHeader) (text []byt
 		text, code = d.lookups.readlink(h)
 		return code
 	})
-	return text, code
+	return text, d.final(h, code)
 }
 
 // GetXAttr reads an extended attribute.
@@ -167,7 +172,7 @@ func (d *dispatcher) GetXAttr(_ <-chan struct{}, h *gofuse.InHeader, name string
 		size, code = d.xattrs.getXAttr(h, name, dest)
 		return code
 	})
-	return size, code
+	return size, d.final(h, code)
 }
 
 // ListXAttr lists extended attributes.
@@ -176,7 +181,7 @@ func (d *dispatcher) ListXAttr(_ <-chan struct{}, h *gofuse.InHeader, dest []byt
 		size, code = d.xattrs.listXAttr(h, dest)
 		return code
 	})
-	return size, code
+	return size, d.final(h, code)
 }
 
 // Forget releases references of the kernel to a node.

@@ -91,7 +91,7 @@ func (o *lookups) lookupMoved(h *gofuse.InHeader, name string, out *gofuse.Entry
 	n := o.tree.Node(h.NodeId)
 	dir, ok := o.tree.Host.Former(n)
 	if !ok {
-		return gofuse.Status(syscall.ESTALE)
+		return gofuse.ENOENT
 	}
 	rel := tree.Join(dir, name)
 	v := o.access.decide(query{policy.OpStat, rel})
@@ -131,7 +131,7 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	}
 	_, all := o.tree.Bindings(n)
 	if all = o.nodes.retries.paths(in.Pid, n, all); len(all) == 0 {
-		return gofuse.Status(o.tree.Host.Missing(n))
+		return o.getFormerAttr(in, n, out)
 	}
 	cache := true
 	if at.Allowed {
@@ -150,6 +150,9 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	attrs := o.attrs.since()
 	var st unix.Stat_t
 	if err := o.nodes.stat(n, &st); err != nil && !o.nodes.retries.attributes(in.Pid, n, &st) {
+		if err == unix.ESTALE { //nolint:errorlint // stat returns bare numbers
+			return o.getFormerAttr(in, n, out)
+		}
 		return gofuse.Status(errno(err))
 	}
 	if st.Nlink == 0 && o.tree.Host.Missing(n) == unix.ESTALE {
@@ -161,6 +164,37 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 		out.SetTimeout(o.attrs.age(told.Watched))
 	}
 	return gofuse.OK
+}
+
+// getFormerAttr answers for a file that has lost its path on the host and that is not
+// open here. It answers with what the path now leads to, and nothing is cached. ESTALE
+// would reach the caller of fstat(2), which does not look the path up again. A regular file
+// or link that went gives ESTALE, unless the call is known to be by descriptor: open(2)
+// asks for the mode of a file before it makes a new one.
+func (o *lookups) getFormerAttr(in *gofuse.GetAttrIn, n *tree.Node, out *gofuse.AttrOut) gofuse.Status {
+	rel, ok := o.tree.Host.Former(n)
+	if !ok {
+		return gofuse.ENOENT
+	}
+	if code := o.access.permit(in.Pid, "", query{policy.OpStat, rel}); !code.Ok() {
+		return code
+	}
+	p, err := o.files.locate(rel)
+	var st unix.Stat_t
+	if err == nil {
+		err = p.Stat(&st)
+		p.Close()
+	}
+	switch {
+	case err == nil && st.Mode&unix.S_IFMT == n.Kind():
+		o.attrs.fillAttr(&out.Attr, &st)
+		return gofuse.OK
+	case err != nil && !tree.Absent(err):
+		return gofuse.Status(errno(err))
+	case (n.Kind() == unix.S_IFREG || n.Kind() == unix.S_IFLNK) && !inFstat(in.Pid):
+		return gofuse.Status(syscall.ESTALE)
+	}
+	return gofuse.ENOENT
 }
 
 // statx answers statx(2) for a caller that asks for the time of birth. The kernel then
@@ -187,9 +221,9 @@ func (o *lookups) statx(in *gofuse.StatxIn, out *gofuse.StatxOut) gofuse.Status 
 	if n == nil {
 		return gofuse.Status(syscall.ESTALE)
 	}
-	fd, own, err := o.nodes.pin(n, nil)
+	fd, own, err := o.nodes.pin(0, n, nil)
 	if err != nil {
-		return gofuse.Status(errno(err))
+		return gofuse.OK // the time of birth is not known any more
 	}
 	if own {
 		defer tree.CloseFD(fd)

@@ -127,6 +127,7 @@ func newDispatcher(m *mount) *dispatcher {
 	}
 	return &dispatcher{
 		lockRequests: lockRequests{gofuse.NewDefaultRawFileSystem(), lock},
+		refusals:     &m.nodes.retries.refusals,
 		replays:      m.replays,
 		asker:        asker{access: m.access, kernel: m.kernel},
 		lookups:      look,

@@ -95,6 +95,13 @@ func (f *nodeFiles) openNameless(n *tree.Node, flags int, st *unix.Stat_t) (int,
 	if f.tree.Host.Missing(n) == unix.ESTALE {
 		return -1, unix.ESTALE // the path may lead to another file
 	}
+	return f.openAgain(n, flags, st)
+}
+
+// openAgain opens the file of a node that has no name and that is open already. The kernel
+// has looked the path up once more and come to the same node: the path is that of a
+// descriptor in proc(5).
+func (f *nodeFiles) openAgain(n *tree.Node, flags int, st *unix.Stat_t) (int, error) {
 	path, err := f.nameless(n)
 	if err != nil {
 		return -1, err
@@ -173,6 +180,35 @@ func (f *nodeFiles) loseFormer(at tree.NamedPath, st *unix.Stat_t) {
 			return // the node has the file; a file can have many names
 		}
 	}
+}
+
+// present returns n, or the directory that the path of n leads to, if the host has moved or
+// removed n while the kernel may still use its name. It returns ENOENT if there is none.
+func (f *nodeFiles) present(n *tree.Node) (*tree.Node, error) {
+	if len(f.tree.Paths(n)) > 0 {
+		return n, nil
+	}
+	rel, ok := f.tree.Host.Former(n)
+	if !ok {
+		return nil, unix.ENOENT
+	}
+	now, err := f.place(rel)
+	if err == nil && now.Kind() != unix.S_IFDIR || tree.Absent(err) {
+		err = unix.ENOENT
+	}
+	return now, err
+}
+
+// standIn is [nodeFiles.present] for a request that has no name, about any node. The kernel
+// looks up again what can only be meant by its path: files that are not open, and links.
+func (f *nodeFiles) standIn(n *tree.Node) (*tree.Node, error) {
+	switch n.Kind() {
+	case unix.S_IFDIR:
+		return f.present(n)
+	case unix.S_IFREG, unix.S_IFLNK:
+		return nil, f.tree.Host.Missing(n)
+	}
+	return nil, unix.ENOENT // the kernel opens pipes itself
 }
 
 // place returns the node of the directory at rel as it is now in the backing. The caller
@@ -264,17 +300,37 @@ func (f *nodeFiles) reach(n *tree.Node) (tree.Entry, error) {
 	return tree.Entry{}, unix.ESTALE
 }
 
-// pin returns a descriptor of the node itself and whether the caller must close it.
-func (f *nodeFiles) pin(n *tree.Node, h *handle) (fd int, own bool, err error) {
+// pin returns a descriptor of the node itself, for a request of a thread, and whether the
+// caller must close it. The calls that take a descriptor are not repeated after ESTALE. So
+// they use the file of an open node even if the host has given its name to another one.
+func (f *nodeFiles) pin(tid uint32, n *tree.Node, h *handle) (fd int, own bool, err error) {
 	if h != nil && h.fd >= 0 {
 		return h.fd, false, nil
 	}
 	p, err := f.reach(n)
 	if err != nil {
-		if err == unix.ENOENT { //nolint:errorlint // reach returns bare numbers
+		if err == unix.ENOENT || err == unix.ESTALE && !f.retries.byPath(tid, n) { //nolint:errorlint // reach returns bare numbers
 			fd, err = f.nameless(n)
 		}
+		if err == unix.ESTALE && n.Kind() != unix.S_IFREG { //nolint:errorlint // likewise
+			return f.pinStandIn(n)
+		}
 		return fd, true, err
+	}
+	defer p.Close()
+	fd, err = p.Pin()
+	return fd, true, err
+}
+
+// pinStandIn is pin for a node that the host has moved or removed a moment ago.
+func (f *nodeFiles) pinStandIn(n *tree.Node) (fd int, own bool, err error) {
+	n, err = f.standIn(n)
+	if err != nil {
+		return -1, true, err
+	}
+	p, err := f.reach(n)
+	if err != nil {
+		return -1, true, err
 	}
 	defer p.Close()
 	fd, err = p.Pin()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/device"
 	"agentsh/fuse/tree"
 	"agentsh/internal/wire"
 )
@@ -147,6 +149,61 @@ type retries struct {
 
 	mu       sync.Mutex
 	byThread map[uint32]*kept
+
+	refusals refusals
+}
+
+// refusals are the threads whose last call got ESTALE. The kernel repeats such a call once,
+// and looks its path up again. If it comes to the same node again, the path starts at a
+// descriptor or a working directory, and has lost its name for good.
+type refusals struct {
+	some atomic.Bool
+
+	mu       sync.Mutex
+	byThread map[uint32]refusal
+}
+
+type refusal struct {
+	node uint64
+	at   time.Time
+}
+
+// final returns the answer to a call that the kernel repeats after ESTALE. A second ESTALE
+// for the same node would reach the command. It becomes ENOENT, which a plain directory
+// that was removed gives.
+func (r *refusals) final(h *gofuse.InHeader, code gofuse.Status) gofuse.Status {
+	if code != gofuse.Status(unix.ESTALE) {
+		if r.some.Load() && code != device.Later && code != statusAsk {
+			r.mu.Lock()
+			delete(r.byThread, h.Pid)
+			r.some.Store(len(r.byThread) > 0)
+			r.mu.Unlock()
+		}
+		return code
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if last, ok := r.byThread[h.Pid]; ok && last.node == h.NodeId && time.Since(last.at) < retryTime {
+		delete(r.byThread, h.Pid)
+		return gofuse.ENOENT
+	}
+	if r.byThread == nil || len(r.byThread) >= maxRetries {
+		r.byThread = map[uint32]refusal{}
+	}
+	r.byThread[h.Pid] = refusal{h.NodeId, time.Now()}
+	r.some.Store(true)
+	return code
+}
+
+// repeats reports whether a thread repeats a call that got ESTALE for the same node.
+func (r *refusals) repeats(tid uint32, node uint64) bool {
+	if !r.some.Load() {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last, ok := r.byThread[tid]
+	return ok && last.node == node && time.Since(last.at) < retryTime
 }
 
 // kept is the file that a thread found at its second lookup.
@@ -200,6 +257,40 @@ func inOpen(tid uint32) bool {
 	default:
 		return runtime.GOARCH == "amd64" && (n == 2 || n == 85) // open, creat
 	}
+}
+
+// byPath reports whether a thread that waits for an answer about a node's attributes is in
+// a call that takes a path, and that the kernel will repeat after ESTALE. Where the call
+// cannot be read, as for [inOpen], the answer is no.
+func (r *retries) byPath(tid uint32, n *tree.Node) bool {
+	if r.refusals.repeats(tid, n.ID()) {
+		return false // the path is that of a descriptor in proc(5)
+	}
+	text, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/syscall")
+	if err != nil {
+		return false
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 3 {
+		return false
+	}
+	switch n, err := strconv.Atoi(fields[0]); {
+	case err != nil:
+		return false
+	case n == unix.SYS_UTIMENSAT:
+		return fields[2] != "0x0" // without a path it is futimens(3)
+	default:
+		return !slices.Contains([]int{
+			unix.SYS_FCHMOD, unix.SYS_FCHOWN, unix.SYS_FTRUNCATE, unix.SYS_FSETXATTR, unix.SYS_FGETXATTR, unix.SYS_FLISTXATTR,
+			unix.SYS_FREMOVEXATTR,
+		}, n)
+	}
+}
+
+// inFstat reports whether a thread that waits for an answer is known to be in fstat(2).
+func inFstat(tid uint32) bool {
+	text, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/syscall")
+	return err == nil && strings.HasPrefix(string(text), strconv.Itoa(unix.SYS_FSTAT)+" ")
 }
 
 // begin makes the next lookups of a thread keep what they find.

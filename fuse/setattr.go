@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"errors"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -28,19 +29,19 @@ type setattr struct {
 func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
-	n := o.tree.Node(in.NodeId)
-	if n == nil {
-		return gofuse.Status(syscall.ESTALE)
+	n, code := o.subject(in.NodeId)
+	if !code.Ok() {
+		return code
 	}
 	names, all := o.tree.Bindings(n)
-	if len(all) == 0 {
-		return gofuse.Status(o.tree.Host.Missing(n))
-	}
 	var h *handle
 	if fh, ok := in.GetFh(); ok {
 		if h = o.handles.get(fh); h != nil {
 			defer o.handles.put(h)
 		}
+	}
+	if h == nil && in.Valid&gofuse.FATTR_SIZE != 0 && o.repos.guardsMoved(n, names, all) {
+		return gofuse.ENOENT
 	}
 	if code := o.repos.resize(in, n, h, names); !code.Ok() {
 		return code
@@ -51,7 +52,6 @@ func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	}
 	size := verdict{dec: policy.Decision{Effect: policy.Allow}}
 	if in.Valid&gofuse.FATTR_SIZE != 0 && !writable {
-		var code gofuse.Status
 		if size, code = o.permitSize(in.Pid, n, all); !code.Ok() {
 			return code
 		}
@@ -59,7 +59,7 @@ func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	if code := o.checkSet(in, n, all); !code.Ok() {
 		return code
 	}
-	fd, own, err := o.nodes.pin(n, h)
+	fd, own, err := o.nodes.pin(in.Pid, n, h)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
@@ -92,6 +92,19 @@ func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 		out.SetTimeout(o.attrs.age(told.Watched))
 	}
 	return gofuse.OK
+}
+
+// subject returns the node that a request changes.
+func (o *setattr) subject(id uint64) (*tree.Node, gofuse.Status) {
+	n := o.tree.Node(id)
+	if n == nil {
+		return nil, gofuse.Status(syscall.ESTALE)
+	}
+	if _, all := o.tree.Bindings(n); len(all) > 0 {
+		return n, gofuse.OK
+	}
+	n, err := o.nodes.standIn(n)
+	return n, gofuse.Status(errno(err))
 }
 
 // permitSize evaluates a truncation. The caller handles a soft_delete.
@@ -191,4 +204,24 @@ func setTimes(fd int, in *gofuse.SetAttrIn) error {
 		return nil
 	}
 	return unix.UtimesNanoAt(fd, "", times[:], unix.AT_EMPTY_PATH)
+}
+
+func truncate(fd int, size int64) error {
+	if err := unix.Ftruncate(fd, size); !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBADF) {
+		return err
+	}
+	return unix.Truncate(tree.ProcPath(fd), size) // not open for writing, or O_PATH
+}
+
+// stripSuid removes the mode bits that a write by an ordinary user removes. With
+// HANDLE_KILLPRIV_V2 the kernel leaves that to the server.
+func stripSuid(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	return unix.Chmod(tree.ProcPath(fd), st.Mode&0o7777&^(unix.S_ISUID|unix.S_ISGID))
 }

@@ -130,6 +130,16 @@ func (r *repositories) guardsNode(names []string) bool {
 	return r.on() && slices.ContainsFunc(names, r.guards)
 }
 
+// guardsMoved reports whether n was a guarded file when the host took its path. Nothing can
+// be committed under its name.
+func (r *repositories) guardsMoved(n *tree.Node, names, all []string) bool {
+	if len(names) > 0 || !r.guardsNode(all) {
+		return false
+	}
+	_, moved := r.tree.Host.Last(n)
+	return moved
+}
+
 // open stages a guarded file that is opened for writing. fd is open for reading and
 // belongs to the handle from now on.
 func (r *repositories) open(n *tree.Node, fd int, flags uint32, data []byte, out *gofuse.OpenOut) gofuse.Status {

@@ -32,13 +32,20 @@ func (o *xattrs) pinned(h *gofuse.InHeader, op policy.FileOp, do func(path strin
 		return gofuse.Status(syscall.ESTALE)
 	}
 	_, all := o.tree.Bindings(n)
+	if len(all) == 0 {
+		var err error
+		if n, err = o.nodes.standIn(n); err != nil {
+			return gofuse.Status(errno(err))
+		}
+		_, all = o.tree.Bindings(n)
+	}
 	if code := o.access.permitAll(h.Pid, all, op); !code.Ok() {
 		return code
 	}
 	if n.Kind() != unix.S_IFREG && n.Kind() != unix.S_IFDIR {
 		return gofuse.EPERM // see xattr(7): user attributes are for files and directories
 	}
-	fd, own, err := o.nodes.pin(n, nil)
+	fd, own, err := o.nodes.pin(h.Pid, n, nil)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}

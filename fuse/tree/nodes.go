@@ -60,7 +60,7 @@ type extra struct {
 	former  []string // removed names whose rules still apply: all of a linked node, otherwise the last one
 	gone    int      // O_PATH descriptor after the last name was removed; 0: none
 	handles int      // open handles
-	lostAt  string   // path of a directory that has lost its name, while isLost
+	lostAt  string   // path of the last name that the host took, while there is no other
 	io      IO
 }
 
@@ -279,6 +279,9 @@ func (t *nodes) child(parent *Node, name string) *Node {
 func (t *nodes) attach(n *Node, l Link) {
 	t.renamed(n)
 	t.settle(n)
+	if n.more != nil {
+		n.more.lostAt = ""
+	}
 	l.Parent.children++
 	if n.Parent == nil {
 		n.Link = l

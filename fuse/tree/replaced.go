@@ -38,3 +38,62 @@ func (t *Tree) Rekey(n *Node, st *unix.Stat_t) {
 	t.hash(n)
 	t.setSmall(n, st)
 }
+
+// Move renames an entry; what the new name referred to must be unlinked first.
+// The caller holds Moves exclusively.
+func (t *Tree) Move(from, to Link) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.child(from.Parent, from.Name)
+	switch {
+	case n == nil:
+		return
+	case above(n, to.Parent): // the backing has moved it; so the tree is wrong about one of the names
+		t.unhash(n)
+		t.lose(n, from)
+		return
+	}
+	t.addLink(n, to)
+	if n.kind != unix.S_IFDIR {
+		t.dropLink(n, from)
+	}
+}
+
+// Exchange exchanges two entries. The caller holds Moves exclusively.
+func (t *Tree) Exchange(a, b Link) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x, y := t.child(a.Parent, a.Name), t.child(b.Parent, b.Name)
+	if x != nil && above(x, b.Parent) || y != nil && above(y, a.Parent) { // as in Move
+		for _, moved := range []*Node{x, y} {
+			if moved != nil && moved.Parent != nil {
+				t.unhash(moved)
+				t.lose(moved, moved.Link)
+			}
+		}
+		return
+	}
+	if x != nil {
+		t.detach(x, a)
+	}
+	if y != nil {
+		t.detach(y, b)
+		t.attach(y, a)
+	}
+	if x != nil {
+		t.attach(x, b)
+	}
+	t.release(a.Parent)
+	t.release(b.Parent)
+}
+
+// above reports whether n is dir or a directory above it. A name of n in dir would then
+// close a circle, which the host can make believe by its moves.
+func above(n, dir *Node) bool {
+	for ; dir != nil; dir = dir.Parent {
+		if dir == n {
+			return true
+		}
+	}
+	return false
+}

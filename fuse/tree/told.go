@@ -1,7 +1,6 @@
 package tree
 
 import (
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -328,7 +327,7 @@ func (h Host) Lost(n *Node, at NamedPath) (id, parent uint64, ok bool) {
 
 func (t *Tree) lose(n *Node, l Link) {
 	if len(n.names()) == 1 {
-		if path, ok := t.join(l); ok && n.kind == unix.S_IFDIR {
+		if path, ok := lastPath(t, l); ok {
 			n.extras().lostAt = path
 		}
 		n.flags |= isLost
@@ -385,27 +384,56 @@ func (h Host) Settled(id uint64) {
 
 func (t *nodes) settle(n *Node) {
 	n.flags &^= isLost
-	if n.more != nil {
-		n.more.lostAt = ""
-	}
 }
 
-// Former returns the path at which the kernel may still use a directory that the host
-// has moved or removed, or that lies below such a directory.
+// Former returns the path at which the kernel may still use a file or directory that the
+// host has moved or removed, or that lies below such a directory.
 func (h Host) Former(n *Node) (path string, ok bool) {
 	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for ; n != nil && n != t.root; n = n.Parent {
-		if n.Parent == nil {
-			if n.flags&isLost == 0 || n.more == nil || n.more.lostAt == "" {
+	top := n
+	for top.Parent != nil {
+		top = top.Parent
+	}
+	if top == t.root || top.flags&isLost == 0 {
+		return "", false
+	}
+	return last(t, n)
+}
+
+// Last returns the path that a node had when the host moved or removed it, or a directory
+// above it. It stays known after the kernel has dropped the name.
+func (h Host) Last(n *Node) (path string, ok bool) {
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return last(t, n)
+}
+
+func last(t *Tree, n *Node) (path string, ok bool) {
+	if n.Parent != nil {
+		return lastPath(t, n.Link)
+	}
+	if n.more == nil || n.more.lostAt == "" {
+		return "", false
+	}
+	return n.more.lostAt, true
+}
+
+// lastPath returns the present path of a name, or the last one.
+func lastPath(t *Tree, l Link) (path string, ok bool) {
+	path = l.Name
+	for p := l.Parent; p != t.root; p = p.Parent {
+		if p.Parent == nil {
+			if p.more == nil || p.more.lostAt == "" {
 				return "", false
 			}
-			return strings.TrimSuffix(Join(n.more.lostAt, path), "/"), true
+			return Join(p.more.lostAt, path), true
 		}
-		path = strings.TrimSuffix(Join(n.Name, path), "/")
+		path = Join(p.Name, path)
 	}
-	return "", false
+	return path, true
 }
 
 // Place returns the node of a directory that was just found in the backing. It counts

@@ -84,12 +84,18 @@ func (t *Tree) pathsLocked(n *Node) []string {
 
 // Bindings returns the paths whose rules apply to n. These are its names. For a node
 // that was hard linked in this mount they include all former names, and for an
-// unlinked node the last one.
+// unlinked node the last one. An open file below a directory that the host has moved or
+// removed has its last path.
 func (t *Tree) Bindings(n *Node) (names, all []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	names = t.pathsLocked(n)
 	if n.more == nil || len(n.more.former) == 0 {
+		if n.more != nil && n.more.handles > 0 && len(names) == 0 {
+			if path, ok := last(t, n); ok {
+				return nil, []string{path}
+			}
+		}
 		return names, names
 	}
 	return names, slices.Concat(names, n.more.former)
@@ -143,6 +149,10 @@ func (t *Tree) place(parent *Node, name string, st *unix.Stat_t) *Node {
 		n = nil
 	}
 	if n == t.root {
+		n = nil
+	}
+	if n != nil && above(n, parent) { // the host has moved n below a directory of its former name
+		t.unhash(n)
 		n = nil
 	}
 	if old := t.child(parent, name); old != nil && old != n {
@@ -334,40 +344,6 @@ func (t *Tree) HardLinked(n *Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n.flags |= isLinked
-}
-
-// Move renames an entry; what the new name referred to must be unlinked first.
-// The caller holds Moves exclusively.
-func (t *Tree) Move(from, to Link) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.child(from.Parent, from.Name)
-	if n == nil {
-		return
-	}
-	t.addLink(n, to)
-	if n.kind != unix.S_IFDIR {
-		t.dropLink(n, from)
-	}
-}
-
-// Exchange exchanges two entries. The caller holds Moves exclusively.
-func (t *Tree) Exchange(a, b Link) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	x, y := t.child(a.Parent, a.Name), t.child(b.Parent, b.Name)
-	if x != nil {
-		t.detach(x, a)
-	}
-	if y != nil {
-		t.detach(y, b)
-		t.attach(y, a)
-	}
-	if x != nil {
-		t.attach(x, b)
-	}
-	t.release(a.Parent)
-	t.release(b.Parent)
 }
 
 // Walk finds the node at a path relative to the mount. If an element is not known, it
