@@ -20,6 +20,9 @@ import (
 	"time"
 )
 
+// ErrContent is a content that has another digest than the wanted one.
+var ErrContent = errors.New("the content has the SHA-256")
+
 const (
 	maxFile = 4 << 20 // bytes
 	maxTime = 30 * time.Second
@@ -115,7 +118,7 @@ func (s Store) Get(ctx context.Context, p Pinned) (string, error) {
 		return "", err
 	}
 	if got := sum(data); got != p.Sum {
-		return "", fmt.Errorf("the content has the SHA-256 %s, not %s", got, p.Sum)
+		return "", fmt.Errorf("%w %s, not %s", ErrContent, got, p.Sum)
 	}
 	return name, write(name, data, 0o644)
 }

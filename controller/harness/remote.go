@@ -2,7 +2,10 @@ package harness
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
 	"io/fs"
+	"net/url"
 	"path/filepath"
 	"strings"
 
@@ -39,6 +42,7 @@ func (l *Loader) fetchBase(f *file, root string, ps *Problems) (string, *remote)
 	name, err := store.Get(context.Background(), p)
 	if err != nil {
 		ps.errorf(at, RuleBase, "the base %s is not fetched: %v", p.URL, err)
+		ps.hint("%s", fetchHint(err))
 		return "", nil
 	}
 	return name, &remote{store, p}
@@ -128,7 +132,23 @@ func (r remote) replace(ps *Problems, where string, t *tree, marker string) {
 	name, err := r.store.Companion(context.Background(), r.pinned, rel, fs.FileMode(mode))
 	if err != nil {
 		ps.errorf(t.at, RuleBase, "%s: %s of the fetched base: %v", where, clip(t.text), err)
+		ps.hint("%s", fetchHint(err))
 		return
 	}
 	t.text = strings.TrimSuffix(name, "/"+marker)
+}
+
+// fetchHint is what to do when a file could not be fetched.
+func fetchHint(err error) string {
+	var unknown x509.UnknownAuthorityError
+	var answer *url.Error
+	switch {
+	case errors.Is(err, fetch.ErrContent):
+		return "read the new content; if it is wanted, write its digest after #sha256="
+	case errors.As(err, &unknown):
+		return "add the authority to those of this machine, or name its file in SSL_CERT_FILE"
+	case errors.As(err, &answer):
+		return "see whether this machine reaches the server, or keep a copy of the file beneath the root and name that"
+	}
+	return ""
 }
