@@ -160,7 +160,7 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	}
 	attrs.fillAttr(&out.Attr, &st)
 	told := attrs.tell(nil, n, &st)
-	if !o.repos.staged(n, &out.Attr) && cache && !told.Outdated {
+	if !o.repos.staged(n, &out.Attr) && cache && !told.Passing {
 		out.SetTimeout(o.attrs.age(told.Watched))
 	}
 	return gofuse.OK
@@ -333,7 +333,7 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *un
 	if cache {
 		out.SetEntryTimeout(a.age(told.NameWatched))
 	}
-	if cache && !told.Outdated {
+	if cache && !told.Passing {
 		out.SetAttrTimeout(a.age(told.Watched))
 	}
 }
@@ -341,6 +341,9 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *un
 // tell records the attributes of an answer. The kernel ignores the attributes of an
 // answer if it got others after it had asked. It may then keep the older ones. So it is
 // told to ask once more after attributes that differ from those of an earlier answer.
+// Until then it must keep none of them. It marks attributes as valid before it takes their
+// size, so another process would get the old size as valid (fuse_change_attributes_i in
+// fs/fuse/inode.c).
 func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
 	told := a.tree.Host.Tell(parent, n, st, a.at)
 	if a.redirects.some.Load() && slices.ContainsFunc(a.tree.Paths(n), a.redirects.has) {

@@ -81,7 +81,7 @@ func record(t *Tree, n *Node, now uint64, st *unix.Stat_t) {
 // told before.
 type Answer struct {
 	Changed     bool // the kernel was told other attributes before: see [Host.Sure]
-	Outdated    bool // the kernel was told newer attributes meanwhile: it must not keep these
+	Passing     bool // the kernel must not keep these: a notice is on its way, or it was told newer ones meanwhile
 	NameWatched bool // a change of the name is noticed
 	Watched     bool // a change of the attributes is noticed
 }
@@ -105,7 +105,7 @@ func (h Host) Tell(parent, n *Node, st *unix.Stat_t, at Moment) Answer {
 		a.Watched = n.Parent.flags&isWatched != 0
 	}
 	if a.Changed && outdated(t, at) {
-		a.Changed, a.Outdated = false, true
+		a.Changed, a.Passing = false, true
 		return a
 	}
 	record(t, n, now, st)
@@ -115,6 +115,7 @@ func (h Host) Tell(parent, n *Node, st *unix.Stat_t, at Moment) Answer {
 	if a.Changed {
 		n.flags |= isUnsure
 	}
+	a.Passing = n.flags&isUnsure != 0 || t.notices[uint64(n.id)] > 0
 	return a
 }
 

@@ -24,7 +24,7 @@ func TestOlderAttributesReplaceNoNewerOnes(t *testing.T) {
 	for late, tell := range map[string]func(h Host, n *Node, at Moment) (outdated, tells bool){
 		"an answer": func(h Host, n *Node, at Moment) (bool, bool) {
 			a := h.Tell(nil, n, before, at)
-			return a.Outdated, a.Changed
+			return a.Passing, a.Changed
 		},
 		"a comparison at a read": func(h Host, n *Node, at Moment) (bool, bool) {
 			d := h.Differs(n, before, at, false)
@@ -54,6 +54,28 @@ func TestOlderAttributesReplaceNoNewerOnes(t *testing.T) {
 				t.Errorf("the next event: %+v", d)
 			}
 		})
+	}
+}
+
+// TestChangedAttributesAreNotKept: not before the kernel has been told to ask again.
+func TestChangedAttributesAreNotKept(t *testing.T) {
+	tr := New(dirAt(1))
+	h := tr.Host
+	n := tr.Adopt(tr.root, "f", sized(1, time.Unix(1, 0)))
+	kept := func(size int64) bool {
+		return !h.Tell(nil, n, sized(size, time.Unix(size, 0)), h.Now()).Passing
+	}
+	if !kept(1) || !kept(1) {
+		t.Error("attributes that have not changed are not kept")
+	}
+	if kept(2) || kept(2) || !h.Sure(n.ID()) || !kept(2) {
+		t.Error("attributes that an answer brings are kept before the kernel asks again, or not after it")
+	}
+	if !h.Differs(n, sized(3, time.Unix(3, 0)), h.Now(), true).Tell || kept(3) {
+		t.Error("attributes that an open found are kept while its notice is on its way")
+	}
+	if h.Noticed(n.ID()); !kept(3) {
+		t.Error("attributes that an open found are not kept after its notice")
 	}
 }
 
