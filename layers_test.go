@@ -124,7 +124,8 @@ var beside = map[string][]string{
 var owners = map[string][]string{
 	"github.com/seccomp/libseccomp-golang": {"seccomp"},
 	"github.com/hanwen/go-fuse/v2":         {"fuse", "fuse/device"},
-	"github.com/go-git/gcfg/v2":            {"internal/gitguard"},
+	"github.com/go-git/gcfg/v2/scanner":    {"internal/gitguard"},
+	"github.com/go-git/gcfg/v2/token":      {"internal/gitguard"},
 	// The release tool reads another project's format, which has fields it ignores.
 	"gopkg.in/yaml.v3":        {"internal/strictyaml", "packaging/release"},
 	"golang.org/x/crypto/ssh": {"internal/channel"},

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/go-git/gcfg/v2"
+	"github.com/go-git/gcfg/v2/scanner"
+	"github.com/go-git/gcfg/v2/token"
 )
 
 // MaxFile is the size in bytes of the largest file that is checked.
@@ -89,31 +90,28 @@ func parseConfig(data []byte) ([]setting, []Problem) {
 	if len(problems) > 0 {
 		return nil, problems
 	}
-	var out []setting
-	at := 0
-	mismatch := errors.New("the file cannot be read in one way only")
-	err := gcfg.ReadWithCallback(strings.NewReader(text), func(section, sub, name, value string, blank bool) error {
-		section, name = lower(section), lower(name)
-		if at >= len(lines) || lines[at].section != section || lines[at].sub != sub || lines[at].name != name ||
-			name != "" && lines[at].blank != blank {
-			return mismatch
-		}
-		if name != "" {
-			s := lines[at]
-			s.value = value
-			out = append(out, s)
-		}
-		at++
-		return nil
-	})
-	if err == nil && at != len(lines) {
-		err = mismatch
+	scanned, err := scanConfig(text)
+	if err == nil && len(scanned) != len(lines) {
+		err = errMismatch
 	}
 	if err != nil {
 		return nil, []Problem{{Reason: err.Error(), Hint: plainHint}}
 	}
+	var out []setting
+	for i := range scanned {
+		line, found := &lines[i], &scanned[i]
+		line.value, found.line = found.value, line.line
+		if *line != *found {
+			return nil, []Problem{{Reason: errMismatch.Error(), Hint: plainHint}}
+		}
+		if line.name != "" {
+			out = append(out, *line)
+		}
+	}
 	return out, nil
 }
+
+var errMismatch = errors.New("the file cannot be read in one way only")
 
 const plainHint = "write one setting on a line, as git config does"
 
@@ -143,6 +141,65 @@ func readLines(text string) ([]setting, []Problem) {
 		out = append(out, setting{section: section, sub: sub, name: lower(m[1]), blank: m[2] == "", line: i + 1})
 	}
 	return out, nil
+}
+
+// scanConfig reads sections and settings with the library's scanner. A line has one of
+// four forms; readLines has refused the others.
+func scanConfig(text string) ([]setting, error) {
+	files := token.NewFileSet()
+	file, err := files.AddFile("", files.Base(), len(text))
+	if err != nil {
+		return nil, err
+	}
+	var out []setting
+	var s scanner.Scanner
+	var wrong error
+	if err := s.Init(file, []byte(text), func(_ token.Position, m string) { wrong = errors.New(m) }, 0); err != nil {
+		return nil, err
+	}
+	now := setting{} // of the section that was read last
+	var form, words []string
+	for {
+		_, tok, lit, err := s.Scan()
+		if err = errors.Join(err, wrong); err != nil {
+			return nil, err
+		}
+		if tok != token.EOL && tok != token.EOF {
+			form, words = append(form, tok.String()), append(words, lit)
+			continue
+		}
+		next := setting{section: now.section, sub: now.sub}
+		switch strings.Join(form, " ") {
+		case "":
+		case "[ IDENT ]":
+			now = setting{section: lower(words[1])}
+			out = append(out, now)
+		case "[ IDENT STRING ]":
+			now = setting{section: lower(words[1]), sub: unquote(words[2])}
+			out = append(out, now)
+		case "IDENT":
+			next.name, next.blank = lower(words[0]), true
+			out = append(out, next)
+		case "IDENT = STRING":
+			next.name, next.value = lower(words[0]), unquote(words[2])
+			out = append(out, next)
+		default:
+			return nil, errMismatch
+		}
+		if tok == token.EOF {
+			return out, nil
+		}
+		form, words = nil, nil
+	}
+}
+
+// unquote returns the text of a literal without quotes around it. readLines has refused
+// quotes inside and other escapes.
+func unquote(literal string) string {
+	if len(literal) > 1 && strings.HasPrefix(literal, `"`) {
+		literal = strings.TrimSuffix(literal[1:], `"`)
+	}
+	return strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n", `\t`, "\t").Replace(literal)
 }
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace
