@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -542,7 +543,11 @@ func TestAKilledSupervisorIsForgotten(t *testing.T) {
 // endsPidfd waits for the end of a process.
 func endsPidfd(t *testing.T, fd int) {
 	t.Helper()
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000); n != 1 {
+	n, err := 0, error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+	}
+	if n != 1 {
 		t.Errorf("a process does not end: %v", err)
 	}
 	_ = unix.Close(fd)
