@@ -334,12 +334,12 @@ func (i *Init) Close() error {
 	i.stop()
 	<-i.done
 	i.dropPTY()
-	_ = i.guard.Close() // Err reports it
 	return nil
 }
 
 // stop ends the init and all processes of the session, and waits for their end.
 func (i *Init) stop() {
+	_ = i.guard.Close() // it has a descriptor of control; Err reports what it did
 	if i.tagBase != 0 {
 		// When its sockets close, the init kills the processes that it started.
 		_, _ = i.control.Close(), i.start.Close()

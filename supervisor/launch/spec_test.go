@@ -134,3 +134,22 @@ func startRaw(i *Init, c *Command, spec *os.File) error {
 	<-p.TreeEmpty()
 	return err
 }
+
+// Nothing of the supervisor keeps the init of a session without namespaces from learning
+// that the session has ended.
+func TestAnInitWithoutNamespacesEndsByItself(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif)
+	c := smallConfig(t)
+	c.NoNamespaces, c.Mounts, c.Hostname, c.ReadOnly = true, nil, "", nil
+	i, err := NewInit(context.Background(), *c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Listener().Close()
+	if err := i.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if i.child.err != nil {
+		t.Errorf("the init was ended: %v", i.child.err)
+	}
+}
