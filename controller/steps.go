@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,11 +10,9 @@ import (
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/git"
 	"agentsh/controller/outside"
-	"agentsh/controller/prescript"
 	"agentsh/controller/provider"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
-	"agentsh/internal/statedir"
 )
 
 // step is one named part of a run.
@@ -206,53 +203,6 @@ func (r *run) scanContext(ctx context.Context) error {
 		return err
 	}
 	return r.findings.check(0, failOpenHint)
-}
-
-// preScript runs the operator's script before the sandbox exists. The script
-// may change the repository, so the commit is read again.
-func (r *run) preScript(ctx context.Context) error {
-	h := r.plan.harness
-	one := script{h.PreScript.At, h.Path(h.PreScript), h.PreTimeout, "pre_script_timeout_seconds"}
-	said, err := r.scripts().runPre(ctx, one, r.journal.dir.Work())
-	if err != nil {
-		return one.failure(ExitConfiguration, "the script runs before the sandbox exists; nothing was created", err)
-	}
-	r.result.PreScript = said
-	if r.skipped() {
-		r.progress.output("stdout", "skipped: "+cmp.Or(said.Reason, "pre_script gave no reason"))
-		return r.relay()
-	}
-	before := r.checkout
-	if err := r.openRepo(ctx, before.git); err != nil {
-		return err
-	}
-	if r.checkout.target == before.target {
-		r.checkout = before
-		return nil
-	}
-	if err := statedir.RemoveTree(before.clone.Dir); err != nil {
-		return err
-	}
-	if err := r.cloneRepo(ctx); err != nil || !r.scans() {
-		return err
-	}
-	return r.scanContext(ctx)
-}
-
-// skipped reports whether pre_script asked that the run be skipped.
-func (r *run) skipped() bool { return r.result.PreScript != nil && r.result.PreScript.Skipped }
-
-// relay tells the next steps of a workflow whether the run is skipped. A workflow
-// that would decide otherwise fails the run.
-func (r *run) relay() error {
-	var said prescript.Output
-	if p := r.result.PreScript; p != nil {
-		said = p.said
-	}
-	if err := prescript.Relay(said, lookupIn(r.o.Environ)); err != nil {
-		return fail(ExitConfiguration, "a later step of the workflow would not know whether the run was skipped", err)
-	}
-	return nil
 }
 
 // providers registers the names and digests of the run's providers in the local

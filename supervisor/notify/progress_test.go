@@ -58,6 +58,7 @@ func TestAnInterpreterIsLetGoWhenItHasItsScript(t *testing.T) {
 
 // What a program loads before its entry may start threads and processes.
 func TestAProcessThatIsMadeBeforeTheEntryRuns(t *testing.T) {
+	testenv.Need(t, testenv.Program("gcc"))
 	dir := t.TempDir()
 	source, library := filepath.Join(dir, "early.c"), filepath.Join(dir, "early.so")
 	const text = `
@@ -81,7 +82,7 @@ __attribute__((constructor)) static void early(void) {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, source, "-lpthread").CombinedOutput(); err != nil {
-		t.Skipf("%v: %s", err, out)
+		t.Fatalf("%v: %s", err, out)
 	}
 	script := filepath.Join(dir, "script")
 	if err := os.WriteFile(script, []byte("#!/bin/dash\necho $0\n"), 0o755); err != nil {

@@ -41,11 +41,7 @@ import (
 // installed is the directory that "make agents" filled.
 func installed(t *testing.T) string {
 	t.Helper()
-	dir := os.Getenv("AGENTSH_AGENTS")
-	if dir == "" {
-		t.Skip("AGENTSH_AGENTS names no directory of agent programs: run make agents")
-	}
-	return dir
+	return testenv.Asked(t, "AGENTSH_AGENTS", "agents")
 }
 
 // program finds the one file below the installed programs that a pattern names.
