@@ -35,7 +35,7 @@ type scenario struct {
 	// then also stays when its stream has ended. Empty: nothing.
 	Operator   string `json:"operator"`
 	OperatorAt string `json:"operator_at"` // at this operation; empty: at all
-	Reached    string `json:"reached"`     // a fifo that is opened when an operator begins it
+	Reached    string `json:"reached"`     // a fifo that gets a byte when an operator begins it
 }
 
 // hostile is the text of messages that control a terminal.
@@ -99,6 +99,7 @@ func (h *hostilePeer) bad(at string) bool {
 			return false
 		}
 		if f, err := os.OpenFile(h.s.Reached, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil { // else nobody waits
+			_, _ = f.Write([]byte{0})
 			f.Close()
 		}
 		return true

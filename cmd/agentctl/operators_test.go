@@ -44,12 +44,18 @@ func hostileToOperators(t *testing.T, at, does string) (*fixture, *exec.Cmd, <-c
 	return p, cmd, ended
 }
 
-// reached is closed when the supervisor begins to do wrong to an operator.
-func (p *fixture) reached() <-chan struct{} {
+// reached is closed when the supervisor begins to do wrong to an operator. The fifo is
+// open when it returns: the supervisor tells nobody who comes later.
+func (p *fixture) reached(t *testing.T) <-chan struct{} {
+	t.Helper()
+	f, err := os.OpenFile(p.path("reached"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() }) // ends the read
 	reached := make(chan struct{})
-	go func() { // ends when the supervisor opens the other end
-		if f, err := os.Open(p.path("reached")); err == nil {
-			f.Close()
+	go func() {
+		if _, err := f.Read(make([]byte, 1)); err == nil {
 			close(reached)
 		}
 	}()
@@ -65,7 +71,7 @@ func TestTwoSignalsEndAnOperatorsCommand(t *testing.T) {
 			t.Run(does+" at "+c.at+" of "+c.args[0], func(t *testing.T) {
 				t.Parallel()
 				p, run, ended := hostileToOperators(t, c.at, does)
-				reached := p.reached()
+				reached := p.reached(t)
 				cmd := p.command(append([]string{"sandbox"}, c.args...)...)
 				var out, errs bytes.Buffer
 				cmd.Stdout, cmd.Stderr = &out, &errs
