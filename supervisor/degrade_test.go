@@ -40,13 +40,14 @@ type limitedMachine struct {
 	steps     []string // of the refusal without the fallback
 	events    []string // in the hint of the session's first event
 	nested    bool     // env_inject is put back at nested programs
+	forbidden string   // an engine
 }
 
 var limitedMachines = []limitedMachine{
 	{name: "no Landlock", without: []string{testenv.WithoutLandlock}, mechanism: "landlock", steps: []string{"the kernel has no Landlock"},
 		events: []string{"without landlock (", "without landlock_scopes ("}, nested: true},
 	{name: "no WAIT_KILLABLE_RECV", without: []string{testenv.WithoutKillable}, mechanism: "wait_killable", steps: []string{"load the filter"},
-		events: []string{"without wait_killable ("}, nested: true},
+		events: []string{"without wait_killable ("}, nested: true, forbidden: "trace"},
 	{name: "no ptrace", without: []string{testenv.WithoutPtrace}, mechanism: "exec_verify", steps: []string{"verify programs by ptrace"},
 		events: []string{"without exec_verify (", "env_inject is not put back"}},
 	{name: "no FUSE", prefix: []string{"unshare", "-m", "sh", "-ec", `mount --bind /dev/null /dev/fuse; exec "$@"`, "sh"}, mechanism: "file_server",
@@ -92,6 +93,9 @@ func (p limitedMachine) test(t *testing.T) {
 	cfg, log := testConfig(t, wholePolicy)
 	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
 		t.Fatal(err)
+	}
+	if p.forbidden != "" {
+		cfg.Forbidden = []probe.Setting{{Name: p.forbidden, At: "c.yaml:1:17"}}
 	}
 	p.refused(t, cfg)
 	cfg.Degraded = []probe.Setting{{Name: p.mechanism, At: "c.yaml:2:3"}}
@@ -225,19 +229,22 @@ func TestAFallbackForAMechanismThatWorksChangesNothing(t *testing.T) {
 	}
 }
 
-// TestASessionWithoutAListener opens sessions where seccomp(2) makes none: commands are
-// traced, and held as everywhere.
+// TestASessionWithoutAListener opens sessions where seccomp(2) makes none, or none whose
+// waits signals do not interrupt: commands are traced, and held as everywhere.
 func TestASessionWithoutAListener(t *testing.T) {
-	if os.Getenv(limitedEnv) == "" {
+	without := os.Getenv(limitedEnv)
+	if without == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 		self, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := testenv.Without(t, []string{testenv.WithoutListener}, self, "-test.run=^TestASessionWithoutAListener$", "-test.v")
-		cmd.Env = append(os.Environ(), limitedEnv+"=listener")
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "traced all the same") {
-			t.Errorf("%v\n%s", err, out)
+		for _, without := range []string{testenv.WithoutListener, testenv.WithoutKillable} {
+			cmd := testenv.Without(t, []string{without}, self, "-test.run=^TestASessionWithoutAListener$", "-test.v")
+			cmd.Env = append(os.Environ(), limitedEnv+"="+without)
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "traced all the same") {
+				t.Errorf("without %s: %v\n%s", without, err, out)
+			}
 		}
 		return
 	}
@@ -246,12 +253,15 @@ func TestASessionWithoutAListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Require = []probe.Setting{{Name: "exec_verify", At: "c.yaml:1:1"}, {Name: "env_inject_nested", At: "c.yaml:1:2"}}
+	if without == testenv.WithoutKillable { // the fallback is allowed, and not used
+		cfg.Degraded = []probe.Setting{{Name: probe.WaitKillable, At: "c.yaml:2:1"}}
+	}
 	b := openConfig(t, cfg, log)
 	if b.Engine() != "trace" {
 		t.Fatalf("the engine is %s", b.Engine())
 	}
 	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
-	if len(begin) != 1 || begin[0].Mechanism != "trace" {
+	if len(begin) != 1 || begin[0].Mechanism != "trace" || begin[0].Decision != "" {
 		t.Errorf("the session begins with %+v", begin)
 	}
 	for script, want := range map[string]string{

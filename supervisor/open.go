@@ -226,7 +226,8 @@ func (s *Session) startInit(ctx context.Context) error {
 	if err := s.engineFilters(&cfg, filter); err != nil {
 		return err
 	}
-	cfg.Interruptible = s.confined.missing.Has(probe.WaitKillable)
+	// A tracer holds calls whatever signals come.
+	cfg.Interruptible = cfg.TraceFilter == nil && s.confined.missing.Has(probe.WaitKillable)
 	cfg.Limits = []launch.Rlimit{{Resource: limitCore}}
 	s.network.Setup(&cfg)
 	if len(s.confined.plan.Governed) > 0 {
@@ -235,8 +236,13 @@ func (s *Session) startInit(ctx context.Context) error {
 		}
 		defer s.files.CloseDevices()
 	}
-	s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount)
-	return s.explainEngine(err)
+	if s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount); err != nil {
+		return s.explainEngine(err)
+	}
+	if traced, _ := s.init.Traced(); traced {
+		delete(s.confined.missing, probe.WaitKillable)
+	}
+	return nil
 }
 
 // filterOptions say which calls the filter of a session notifies.

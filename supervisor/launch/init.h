@@ -136,6 +136,7 @@ void add_path_rule(int ruleset, uint64_t access, const char *path);
 void start_opener(struct reader *r);
 /* Loads the filter with a listener: the listener, or -1 and errno. */
 int load_filter(void);
+int knows_listener_flags(void);
 /* Loads the filter of a traced command; -1 and errno. */
 int load_trace_filter(void);
 void run_probes(void);

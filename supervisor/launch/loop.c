@@ -106,22 +106,16 @@ static void serve_starts(void)
 	}
 }
 
-/* Whether the kernel has listeners at all: it looks at the flags before it reads the
-   filter. */
-static int has_listeners(void)
-{
-	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, NULL) == 0 || errno != EINVAL;
-}
-
-/* Loads the filter with a listener. Where the kernel has none, commands are traced: each
-   loads its filter itself, because a process that is not traced could not even signal. */
+/* Loads the filter with a listener. Where the kernel has none, or none whose waits signals
+   do not interrupt, commands are traced: each loads its filter itself, because a process
+   that is not traced could not even signal. */
 static void choose_engine(void)
 {
 	if (S.filter.data) {
 		S.listener = load_filter();
 		S.listener_errno = errno;
 	}
-	S.traced = S.listener < 0 && S.trace_filter.data && (!S.filter.data || (S.listener_errno == EINVAL && !has_listeners()));
+	S.traced = S.listener < 0 && S.trace_filter.data && (!S.filter.data || (S.listener_errno == EINVAL && !knows_listener_flags()));
 }
 
 static void *forking_thread(void *unused)

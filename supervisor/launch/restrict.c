@@ -179,9 +179,20 @@ static int load(const struct filter *f, unsigned long flags)
 	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &prog);
 }
 
+static unsigned long listener_flags(void)
+{
+	return SECCOMP_FILTER_FLAG_NEW_LISTENER | (S.interruptible ? 0 : SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
+}
+
+/* The kernel looks at the flags before it reads the filter. */
+int knows_listener_flags(void)
+{
+	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, listener_flags(), NULL) == 0 || errno != EINVAL;
+}
+
 int load_filter(void)
 {
-	return load(&S.filter, SECCOMP_FILTER_FLAG_NEW_LISTENER | (S.interruptible ? 0 : SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV));
+	return load(&S.filter, listener_flags());
 }
 
 int load_trace_filter(void)

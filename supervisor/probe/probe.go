@@ -117,7 +117,7 @@ var candidates = []candidate{
 		tryEngine,
 		"what makes seccomp_notify or seccomp_trace work",
 	},
-	{"wait_killable", "calls that signals do not interrupt", asIs("wait_killable"), "Linux 5.19 or newer"},
+	{"wait_killable", "calls that signals do not interrupt", asIs("wait_killable"), "Linux 5.19; not needed where seccomp_trace works"},
 	{"ptrace", "trace a descendant", tryTrace, changePtrace},
 	{"proc_mem", "read a descendant's memory by /proc/PID/mem", tryMemory, changePtrace},
 	{"landlock", "Landlock", asIs("landlock"), "lsm=landlock,... on the kernel's command line; Linux 5.13 or newer"},

@@ -77,6 +77,11 @@ const primitiveEngine = "engine"
 func tryEngine() (string, error) {
 	_, notify := try("seccomp_notify", environment{})
 	if notify == nil {
+		if _, err := try(WaitKillable, environment{}); err != nil {
+			if _, none := tryTraced(); none == nil {
+				return fmt.Sprintf("trace (signals would interrupt the waits of a listener: %v)", err), nil
+			}
+		}
 		return "listener", nil
 	}
 	if _, err := tryTraced(); err != nil {
