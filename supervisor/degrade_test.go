@@ -3,6 +3,8 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,7 +47,7 @@ type limitedMachine struct {
 
 var limitedMachines = []limitedMachine{
 	{name: "no Landlock", without: []string{testenv.WithoutLandlock}, mechanism: "landlock", steps: []string{"the kernel has no Landlock"},
-		events: []string{"without landlock (", "without landlock_scopes ("}, nested: true},
+		events: []string{"without landlock ("}, nested: true},
 	{name: "no WAIT_KILLABLE_RECV", without: []string{testenv.WithoutKillable}, mechanism: "wait_killable", steps: []string{"load the filter"},
 		events: []string{"without wait_killable ("}, nested: true, forbidden: "trace"},
 	{name: "no ptrace", without: []string{testenv.WithoutPtrace}, mechanism: "exec_verify", steps: []string{"verify programs by ptrace"},
@@ -177,6 +179,9 @@ func (p limitedMachine) checkEnforced(t *testing.T, b *box) {
 			t.Errorf("the first event does not say %q: %+v", want, begin)
 		}
 	}
+	if p.mechanism == probe.Landlock {
+		checkHeldElsewhere(t, b, begin[0])
+	}
 	if exit, out := b.run(t, "true"); exit.Kind != wire.ExitExited || exit.Code != 0 {
 		t.Errorf("true: %+v %s", exit, out)
 	}
@@ -208,6 +213,61 @@ func (p limitedMachine) checkEnforced(t *testing.T, b *box) {
 	_, err := b.Changes(context.Background())
 	if lost := b.Missing().Has(probe.FileServer); lost != (err != nil) {
 		t.Errorf("change record: %v", err)
+	}
+}
+
+// checkHeldElsewhere looks at a session without Landlock's scopes: its pid and network
+// namespaces hold the same.
+func checkHeldElsewhere(t *testing.T, b *box, begin wire.Event) {
+	t.Helper()
+	if b.Missing().Has(probe.LandlockScopes) {
+		t.Error("scopes are missing although namespaces hold their guarantees")
+	}
+	want := map[string]string{
+		"files": "mount_namespace", "signals": "pid_namespace", "abstract_sockets": "net_namespace", "net_namespace": "net_namespace",
+		"exec_verify": "ptrace", "env_inject_nested": "ptrace", "file_governed": "fuse",
+	}
+	if !maps.Equal(begin.HeldBy, want) {
+		t.Errorf("held by %v", begin.HeldBy)
+	}
+	cfg, _ := testConfig(t, wholePolicy)
+	cfg.Degraded = []probe.Setting{{Name: probe.Landlock, At: "c.yaml:2:3"}}
+	cfg.Require = []probe.Setting{
+		{Name: "signals", At: "c.yaml:1:1"}, {Name: "abstract_sockets", At: "c.yaml:1:2"}, {Name: "files", At: "c.yaml:1:3"},
+	}
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatalf("guarantees that namespaces hold: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	cfg.Require = []probe.Setting{{Name: "landlock_scopes", At: "c.yaml:1:1"}}
+	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(),
+		"its guarantees are held by pid_namespace and net_namespace: require: [signals, abstract_sockets]") {
+		t.Errorf("a mechanism that is required by name: %v", err)
+	}
+	cfg.Require, cfg.Network.Shared = []probe.Setting{{Name: "abstract_sockets", At: "c.yaml:1:2"}}, true
+	if _, err := Open(context.Background(), cfg); err == nil ||
+		!strings.Contains(err.Error(), "c.yaml:1:2: require abstract_sockets: no mechanism holds it in this session") {
+		t.Errorf("abstract sockets in a network that is shared: %v", err)
+	}
+	outside, err := net.Listen("unix", "@agentsh-test-"+filepath.Base(b.workspace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outside.Close()
+	for what, script := range map[string]string{
+		"an abstract socket outside": `! python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).connect("\0" + sys.argv[1])' ` +
+			outside.Addr().String()[1:] + ` 2>/dev/null`,
+		"signals for a process outside": `! python3 -c 'import fcntl, sys; fcntl.fcntl(0, fcntl.F_SETOWN, int(sys.argv[1]))' ` +
+			strconv.Itoa(os.Getpid()) + ` 2>/dev/null`,
+		"a process descriptor of one's own": `python3 -c 'import os, signal
+signal.pidfd_send_signal(os.pidfd_open(os.getpid()), 0)'`,
+	} {
+		if exit, out := b.run(t, "bash", "-c", script); exit.Code != 0 {
+			t.Errorf("%s: %+v %s", what, exit, out)
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
-	"agentsh/supervisor/probe"
 	"agentsh/supervisor/reasons"
 )
 
@@ -26,12 +25,16 @@ type journal struct {
 	unwritten int              // events since the last one that was written
 }
 
-// begin writes the event of a session's start, with the engine that stops its calls and
-// the mechanisms that it runs without. end is silent unless begin succeeded.
-func (j *journal) begin(p *policy.Policy, engine string, missing probe.Missing) error {
-	e := wire.Event{Type: wire.EventSession, Phase: "begin", Mechanism: engine, Message: "policy " + p.Name() + " " + p.Digest()}
-	if len(missing) > 0 {
-		e.Decision, e.Hint = "degraded", missing.String()
+// begin writes the event of a session's start, with the engine that stops its calls, what
+// holds its guarantees and the mechanisms that it runs without. end is silent unless
+// begin succeeded.
+func (j *journal) begin(p *policy.Policy, engine string, c confined) error {
+	e := wire.Event{
+		Type: wire.EventSession, Phase: "begin", Mechanism: engine, HeldBy: c.requested.Holders(c.missing),
+		Message: "policy " + p.Name() + " " + p.Digest(),
+	}
+	if len(c.missing) > 0 {
+		e.Decision, e.Hint = "degraded", c.missing.String()
 	}
 	if err := j.emit(e); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -26,6 +27,7 @@ import (
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/netns"
 	"agentsh/supervisor/notify"
+	"agentsh/supervisor/notify/tracer"
 	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
@@ -35,12 +37,13 @@ import (
 func Open(ctx context.Context, cfg Config) (*Session, error) {
 	requested := probe.Session{
 		Governed: len(cfg.Files.Governed) > 0, Unwatched: unwatched(cfg.Files.Governed), SharedNetwork: cfg.Network.Shared,
+		Untraced: cfg.forbids(tracer.Name) != nil,
 	}
-	if err := probe.Require(cfg.Require, requested); err != nil {
+	missing, err := probe.Survey(cfg.Degraded, requested)
+	if err != nil {
 		return nil, err
 	}
-	missing, err := probe.Survey(cfg.Degraded)
-	if err != nil {
+	if err := probe.Require(cfg.Require, requested, missing); err != nil {
 		return nil, err
 	}
 	namespaces := !missing.Has(probe.Namespaces)
@@ -53,7 +56,7 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 		return nil, err
 	}
 	s := newSession(cfg, state)
-	s.confined.missing, s.confined.user = missing, user
+	s.confined.missing, s.confined.user, s.confined.requested = missing, user, requested
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -119,7 +122,7 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	if err := s.startInit(ctx); err != nil {
-		return s.confined.missing.Explain(err)
+		return s.confined.missing.Explain(err, s.confined.requested)
 	}
 	if err := s.network.Listen(s.init); err != nil {
 		return err
@@ -136,7 +139,7 @@ func (s *Session) open(ctx context.Context) error {
 	prefer(s.files.PID(), s.init.PID())
 	s.network.Serve(func(err error) { s.life.end(wire.CauseNetwork, err) })
 	s.watch()
-	return s.journal.begin(s.cfg.Policy, s.Engine(), s.confined.missing)
+	return s.journal.begin(s.cfg.Policy, s.Engine(), s.confined)
 }
 
 // viewOptions describe a session to its confinement. state and store are
@@ -147,7 +150,8 @@ func viewOptions(cfg Config, c confined, state, store string) view.Options {
 		Network: cfg.Network.Shared, Program: cfg.Program, Audit: cfg.Audit.Path(),
 		Missing: view.Missing{
 			Namespaces: c.missing.Has(probe.Namespaces), FileServer: c.missing.Has(probe.FileServer),
-			Landlock: c.missing.Has(probe.Landlock), LandlockScopes: c.missing.Has(probe.LandlockScopes),
+			Landlock:       c.missing.Has(probe.Landlock),
+			LandlockScopes: c.missing.Has(probe.LandlockScopes) || slices.Contains(c.requested.Replaced(c.missing), probe.LandlockScopes),
 		},
 		Sockets: netns.UnixSockets,
 	}

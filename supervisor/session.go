@@ -103,11 +103,12 @@ type Session struct {
 // confined is how the commands of a session are kept apart from the machine.
 type confined struct {
 	view.Confinement
-	missing  probe.Missing // mechanisms, as degraded allows
-	user     view.User
-	plan     *view.Plan      // what commands see
-	signals  seccomp.Signals // that the filter notifies
-	refusals seccomp.Table   // calls that the filter notifies to have them refused
+	missing   probe.Missing // mechanisms, as degraded allows
+	requested probe.Session // what its requirements were asked of
+	user      view.User
+	plan      *view.Plan      // what commands see
+	signals   seccomp.Signals // that the filter notifies
+	refusals  seccomp.Table   // calls that the filter notifies to have them refused
 }
 
 // ID is the session's id in the audit log.

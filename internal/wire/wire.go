@@ -227,32 +227,34 @@ const (
 
 // Event is one line of the audit log.
 type Event struct {
-	Seq       uint64     `json:"seq"`
-	Time      time.Time  `json:"time"`
-	MonoNanos int64      `json:"mono_ns"`
-	Session   string     `json:"session,omitempty"`
-	Command   string     `json:"command,omitempty"` // request id of the top-level command
-	Type      string     `json:"type"`
-	Phase     string     `json:"phase,omitempty"` // begin, end
-	Process   *Process   `json:"process,omitempty"`
-	Argv      Names      `json:"argv,omitempty"`
-	Path      string     `json:"path,omitempty"`      // program, file, socket
-	Target    string     `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
-	Op        string     `json:"op,omitempty"`        // file or socket operation, signal name
-	Decision  string     `json:"decision,omitempty"`  // allow, deny, ...
-	By        string     `json:"by,omitempty"`        // approval: who answered; command: the requester, if it was not the session's owner
-	Mechanism string     `json:"mechanism,omitempty"` // the enforcing mechanism: seccomp, fuse, mount, launch, ...
-	Rule      *RuleAt    `json:"rule,omitempty"`
-	Cause     Cause      `json:"cause,omitempty"` // end of a session: why
-	Message   string     `json:"message,omitempty"`
-	Hint      string     `json:"hint,omitempty"`
-	Count     int        `json:"count,omitempty"` // repeats within a second that this event includes
-	Exit      *Exit      `json:"exit,omitempty"`
-	Output    *OutputEnd `json:"output,omitempty"` // end of a command that ran: the bytes read from it, whether or not its caller received them
-	Net       *Net       `json:"net,omitempty"`
-	Env       []string   `json:"env,omitempty"` // names only, never values
-	Prev      string     `json:"prev,omitempty"`
-	Hash      string     `json:"hash,omitempty"`
+	Seq       uint64    `json:"seq"`
+	Time      time.Time `json:"time"`
+	MonoNanos int64     `json:"mono_ns"`
+	Session   string    `json:"session,omitempty"`
+	Command   string    `json:"command,omitempty"` // request id of the top-level command
+	Type      string    `json:"type"`
+	Phase     string    `json:"phase,omitempty"` // begin, end
+	Process   *Process  `json:"process,omitempty"`
+	Argv      Names     `json:"argv,omitempty"`
+	Path      string    `json:"path,omitempty"`      // program, file, socket
+	Target    string    `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
+	Op        string    `json:"op,omitempty"`        // file or socket operation, signal name
+	Decision  string    `json:"decision,omitempty"`  // allow, deny, ...
+	By        string    `json:"by,omitempty"`        // approval: who answered; command: the requester, if it was not the session's owner
+	Mechanism string    `json:"mechanism,omitempty"` // the enforcing mechanism: seccomp, fuse, mount, launch, ...
+	// HeldBy is for the begin of a session: the mechanisms that hold each guarantee.
+	HeldBy  map[string]string `json:"held_by,omitempty"`
+	Rule    *RuleAt           `json:"rule,omitempty"`
+	Cause   Cause             `json:"cause,omitempty"` // end of a session: why
+	Message string            `json:"message,omitempty"`
+	Hint    string            `json:"hint,omitempty"`
+	Count   int               `json:"count,omitempty"` // repeats within a second that this event includes
+	Exit    *Exit             `json:"exit,omitempty"`
+	Output  *OutputEnd        `json:"output,omitempty"` // end of a command that ran: the bytes read from it, whether or not its caller received them
+	Net     *Net              `json:"net,omitempty"`
+	Env     []string          `json:"env,omitempty"` // names only, never values
+	Prev    string            `json:"prev,omitempty"`
+	Hash    string            `json:"hash,omitempty"`
 }
 
 // Process identifies a process. StartTime distinguishes it from a later process

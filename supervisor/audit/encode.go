@@ -36,8 +36,13 @@ func appendEvent(b []byte, e *wire.Event) ([]byte, error) {
 	} {
 		b = appendText(b, t.name, t.value)
 	}
-	b, err := appendPart(b, "rule", e.Rule)
-	if err != nil {
+	var err error
+	if len(e.HeldBy) > 0 {
+		if b, err = appendPart(b, "held_by", &e.HeldBy); err != nil {
+			return nil, err
+		}
+	}
+	if b, err = appendPart(b, "rule", e.Rule); err != nil {
 		return nil, err
 	}
 	b = appendText(b, "cause", string(e.Cause))

@@ -58,8 +58,8 @@ var groupTable = []group{
 		[]string{"mount_namespace", "fuse"}, "file", []string{"file_rules"}},
 	{"repositories", BySupervisor, "the file server evaluates the content that git reads in them",
 		[]string{"mount_namespace", "fuse"}, "file", []string{"git_guard"}},
-	{"signals", ByKernel, "a pid namespace and Landlock scopes keep them inside; those with rules by process are notified",
-		[]string{"pid_namespace", "landlock_scopes", "engine"}, "", []string{"signal_rules"}},
+	{"signals", ByKernel, "a pid namespace keeps them inside; those with rules by process are notified",
+		[]string{"pid_namespace", "engine"}, "", []string{"signal_rules"}},
 	{"network", ByKernel, "a network of its own: loopback, and the supervisor's proxy as the only way out",
 		[]string{"net_namespace"}, "network", []string{"network_rules", "resource_limits.net_bandwidth_mbps"}},
 	{
@@ -81,8 +81,8 @@ var groupTable = []group{
 	{
 		"unix sockets",
 		ByKernel,
-		"only sockets of the machine that a rule names are in the root directory; Landlock scopes restrict abstract ones",
-		[]string{"mount_namespace", "landlock_scopes"},
+		"only sockets of the machine that a rule names are in the root directory; the network namespace separates abstract ones",
+		[]string{"mount_namespace", "net_namespace"},
 		"",
 		[]string{"unix_socket_rules"},
 	},
@@ -117,20 +117,19 @@ var reducedTable = map[string][]reduced{
 		{probe.Namespaces, NotEnforced, "a policy with git_guard is refused at start"},
 		{probe.FileServer, NotEnforced, "a policy with git_guard is refused at start"}},
 	"signals": {
-		{probe.Namespaces, BySupervisor, "notification refuses signals to processes of others; so do Landlock scopes where the kernel has them"},
-		{probe.Landlock, ByKernel, "a pid namespace keeps them inside; signal_rules are evaluated by notification"},
-		{probe.LandlockScopes, ByKernel, "a pid namespace keeps them inside; signal_rules are evaluated by notification"}},
+		{probe.Namespaces, BySupervisor, "notification refuses signals to processes of others; so do Landlock scopes where the kernel has them"}},
 	"network": {{probe.Namespaces, ByKernel, "the filter refuses every socket but UNIX"}},
 	"unix sockets": {
 		{
 			probe.Namespaces,
 			NotEnforced,
 			"by the permissions of the file system alone; Landlock scopes keep abstract ones inside where the kernel has them",
-		},
-		{probe.Landlock, ByKernel, "sockets of the machine are not in the root directory; the network namespace separates abstract ones"},
-		{probe.LandlockScopes, ByKernel, "sockets of the machine are not in the root directory; the network namespace separates abstract ones"}},
+		}},
 	"env_inject, nested": {{probe.ExecVerify, NotEnforced, "an execve without it goes on without it"}},
 }
+
+// scoped are the groups that Landlock's scopes enforce a second time.
+var scoped = map[string]bool{"signals": true, "unix sockets": true}
 
 // groups says for every group what enforces it, from the primitives that work,
 // the outcome of the scratch session and the operator's degraded.
@@ -155,6 +154,8 @@ func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Grou
 		}
 		if len(r.Missing) > 0 {
 			r.reduce(works, degraded)
+		} else if scoped[g.name] && works["landlock_scopes"] {
+			r.How += "; Landlock scopes beneath"
 		}
 		if r.Failed != "" {
 			r.EnforcedBy = NotEnforced

@@ -124,7 +124,7 @@ func testTaken(t *testing.T, missing []string) {
 	for _, word := range []string{"exec_verify", "file_governed", "host_edits", "net_namespace"} {
 		lost := slices.ContainsFunc(probe.Primitives(word), func(n string) bool { return slices.Contains(missing, n) })
 		require := []probe.Setting{{Name: word, At: "c.yaml:1:1"}}
-		if err := probe.Require(require, probe.Session{Governed: true}); (err != nil) != lost {
+		if err := probe.Require(require, probe.Session{Governed: true}, nil); (err != nil) != lost {
 			t.Errorf("require %s with %v missing: %v", word, missing, err)
 		}
 	}

@@ -20,7 +20,7 @@ func TestDetectionSaysHowHostEditsAreSeen(t *testing.T) {
 		if h.Mechanism != want || h.Why == "" || h.Told || !r.Session.Opens {
 			t.Errorf("%+v, session %+v", h, r.Session)
 		}
-		err := probe.Require([]probe.Setting{{Name: "host_edits", At: "c.yaml:1:1"}}, probe.Session{Governed: true})
+		err := probe.Require([]probe.Setting{{Name: "host_edits", At: "c.yaml:1:1"}}, probe.Session{Governed: true}, nil)
 		if err == nil || !strings.Contains(err.Error(), "c.yaml:1:1: require host_edits: not proven here: fanotify") {
 			t.Errorf("require: %v", err)
 		}
@@ -60,7 +60,7 @@ func TestDetectionSaysHowHostEditsAreSeen(t *testing.T) {
 // TestASessionIsRefusedWhereHostEditsAreNotSeen requires what a filesystem cannot do.
 func TestASessionIsRefusedWhereHostEditsAreNotSeen(t *testing.T) {
 	required := []probe.Setting{{Name: "host_edits", At: "c.yaml:1:1"}}
-	err := probe.Require(required, probe.Session{Governed: true, Unwatched: "/net: filesystem of type 0x6969"})
+	err := probe.Require(required, probe.Session{Governed: true, Unwatched: "/net: filesystem of type 0x6969"}, nil)
 	if err == nil || !strings.Contains(err.Error(), "c.yaml:1:1: require host_edits: /net: filesystem of type 0x6969") {
 		t.Errorf("%v", err)
 	}

@@ -126,7 +126,7 @@ func (r *Report) trySession(ctx context.Context, operator supervisor.OperatorCon
 // openTrial opens the scratch session under a policy that this machine can
 // enforce.
 func openTrial(ctx context.Context, cfg supervisor.Config, workspace string) (*supervisor.Session, error) {
-	missing, err := probe.Survey(cfg.Degraded)
+	missing, err := probe.Survey(cfg.Degraded, probe.Session{Governed: true})
 	if err != nil {
 		return nil, err
 	}

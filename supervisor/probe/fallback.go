@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/strictyaml"
 )
 
@@ -31,8 +32,7 @@ type fallback struct {
 // fallbacks are by mechanism. doc/detect.md explains them.
 var fallbacks = map[string]fallback{
 	LandlockScopes: {[]string{"landlock_scopes"},
-		"signals are restricted by the pid namespace alone, abstract sockets by the network namespace alone, and files by the rights this " +
-			"Landlock has"},
+		"abstract sockets of the machine can be reached, and files are restricted by the rights this Landlock has"},
 	Landlock: {[]string{"landlock"},
 		"files are restricted by mounts alone; there are no Landlock scopes either"},
 	WaitKillable: {[]string{"wait_killable"},
@@ -129,9 +129,10 @@ func (m Missing) String() string {
 }
 
 // Survey tries the mechanisms that degraded allows to be missing and returns
-// those that are. A mechanism that works is used. The error has [ErrUndecided] in
-// its chain where a trial had no result: the mechanism may be there.
-func Survey(degraded []Setting) (Missing, error) {
+// those that are. A mechanism that works is used, and one is not missing where others
+// hold its guarantees in such a session: see [Session.holds]. The error has
+// [ErrUndecided] in its chain where a trial had no result: the mechanism may be there.
+func Survey(degraded []Setting, s Session) (Missing, error) {
 	missing := Missing{}
 	for _, d := range degraded {
 		f, known := fallbacks[d.Name]
@@ -152,12 +153,13 @@ func Survey(degraded []Setting) (Missing, error) {
 	if missing.Has(Namespaces) && !missing.Has(FileServer) {
 		missing[FileServer] = errors.New("a session without mounts cannot mount it")
 	}
+	maps.DeleteFunc(missing, func(mechanism string, _ error) bool { return s.holds(mechanism, missing) })
 	return missing, nil
 }
 
 // Explain adds to the error of a session that could not be opened which further
 // fallbacks would open it, and what would not be enforced then.
-func (m Missing) Explain(err error) error {
+func (m Missing) Explain(err error, s Session) error {
 	lines := []string{err.Error()}
 	for _, name := range indispensable {
 		if err := Try(name); err != nil {
@@ -165,7 +167,7 @@ func (m Missing) Explain(err error) error {
 		}
 	}
 	if len(lines) == 1 {
-		lines = append(lines, m.further()...)
+		lines = append(lines, m.further(s)...)
 	}
 	if len(lines) == 1 {
 		return err
@@ -178,20 +180,32 @@ var indispensable = []string{primitiveEngine, "proc_mem"}
 
 // further has a line for each fallback that this machine needs beyond those in
 // m.
-func (m Missing) further() []string {
-	missing := map[string]error{}
+func (m Missing) further(s Session) []string {
+	missing := Missing{}
 	for _, name := range Mechanisms() {
-		if !m.Has(name) && name != Cgroup { // sessions without limits open without cgroups
-			missing[name] = fallbacks[name].missing()
+		if m.Has(name) || name == Cgroup { // sessions without limits open without cgroups
+			continue
+		}
+		if err := fallbacks[name].missing(); err != nil {
+			missing[name] = err
 		}
 	}
+	all := maps.Clone(missing)
+	maps.Copy(all, m)
 	var lines []string
-	for _, name := range Mechanisms() {
-		if err := missing[name]; err != nil && missing[includedIn[name]] == nil {
-			lines = append(lines, fmt.Sprintf("%v\n  degraded: [%s] opens a session without it; then %s", err, name, fallbacks[name].consequence))
+	for _, name := range missing.Names() {
+		if missing[includedIn[name]] == nil && !s.holds(name, all) {
+			lines = append(lines, fmt.Sprintf("%v\n%s", missing[name], Remedy(name)))
 		}
 	}
 	return lines
+}
+
+// Remedy says how the operator allows sessions without a mechanism, and what is not
+// enforced then.
+func Remedy(mechanism string) string {
+	return fmt.Sprintf("  degraded: [%[1]s] in %[2]s, or --degraded %[1]s, opens a session without it; then %[3]s",
+		mechanism, layout.Config, fallbacks[mechanism].consequence)
 }
 
 // explained is an error with the fallbacks that would avoid it.

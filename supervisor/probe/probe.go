@@ -121,7 +121,12 @@ var candidates = []candidate{
 	{"ptrace", "trace a descendant", tryTrace, changePtrace},
 	{"proc_mem", "read a descendant's memory by /proc/PID/mem", tryMemory, changePtrace},
 	{"landlock", "Landlock", asIs("landlock"), "lsm=landlock,... on the kernel's command line; Linux 5.13 or newer"},
-	{"landlock_scopes", "Landlock scopes", asIs("landlock_scopes"), changeKernel},
+	{
+		"landlock_scopes",
+		"Landlock scopes",
+		asIs("landlock_scopes"),
+		"needed only without a pid and a network namespace, and with --share-network: " + changeKernel,
+	},
 	{"landlock_net", "Landlock network rights", asIs("landlock_net"), changeKernel},
 	{"user_namespace", "user namespace", func() (string, error) { return try(trial.Nothing, environment{user: true}) }, changeUser},
 	{"mount_namespace", "mount namespace", within(trial.Nothing, unix.CLONE_NEWNS), changeContainer},

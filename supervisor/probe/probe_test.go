@@ -53,7 +53,7 @@ func TestEveryMechanismCanBeTried(t *testing.T) {
 }
 
 func TestAnUnknownMechanismIsRefused(t *testing.T) {
-	_, err := Survey(WithFallbacks(nil, []string{"nothing"}))
+	_, err := Survey(WithFallbacks(nil, []string{"nothing"}), Session{})
 	if err == nil || !strings.HasPrefix(err.Error(), `--degraded: degraded has no mechanism "nothing"`) {
 		t.Errorf("%v", err)
 	}
@@ -72,7 +72,7 @@ func TestAMechanismIsNotMissingWithoutATrialResult(t *testing.T) {
 		candidates = candidates[:len(candidates)-1]
 		delete(fallbacks, "undecided")
 	}()
-	if missing, err := Survey([]Setting{{"undecided", "c.yaml:1:1"}}); !errors.Is(err, ErrUndecided) || missing != nil {
+	if missing, err := Survey([]Setting{{"undecided", "c.yaml:1:1"}}, Session{}); !errors.Is(err, ErrUndecided) || missing != nil {
 		t.Errorf("%v, %v", missing, err)
 	}
 }

@@ -19,16 +19,21 @@ type Session struct {
 	Governed      bool   // it has a workspace under file policy
 	Unwatched     string // why changes by others in a workspace cannot be seen; empty: they can
 	SharedNetwork bool   // it shares the network of this machine
+	Untraced      bool   // the trace engine may not be used
 }
 
 // requirement is what a name of require needs.
 type requirement struct {
 	primitives []string            // each is tried
 	check      func(Session) error // nil: every session is accepted
+	guarantee  bool                // any mechanism may hold it: the primitives are those of [Session.Holders]
 }
 
 // requirements are the names of require. doc/detect.md explains them.
 var requirements = map[string]requirement{
+	guaranteeFiles:      {guarantee: true},
+	guaranteeSignals:    {guarantee: true},
+	guaranteeSockets:    {guarantee: true},
 	"exec_verify":       {primitives: []string{primitiveEngine, "ptrace", "proc_mem"}},
 	"env_inject_nested": {primitives: []string{primitiveEngine, "ptrace", "proc_mem"}},
 	"file_governed":     {primitives: []string{"mount_namespace", "fuse"}, check: governsFiles},
@@ -45,8 +50,22 @@ var requirements = map[string]requirement{
 // Requirements are the names that require may have, sorted.
 func Requirements() []string { return slices.Sorted(maps.Keys(requirements)) }
 
-// Primitives are the primitives that a requirement tries.
+// Primitives are the primitives that a requirement tries in every session.
 func Primitives(requirement string) []string { return requirements[requirement].primitives }
+
+// required are the primitives that prove a requirement in such a session: for a guarantee
+// the first mechanism that holds it.
+func (s Session) required(name string, missing Missing) ([]string, error) {
+	want := requirements[name]
+	if !want.guarantee {
+		return want.primitives, nil
+	}
+	holders := strings.Fields(s.Holders(missing)[name])
+	if len(holders) == 0 {
+		return nil, errors.New("no mechanism holds it in this session")
+	}
+	return holders[:1], nil
+}
 
 func governsFiles(s Session) error {
 	if !s.Governed {
@@ -69,10 +88,21 @@ func requireNetwork(s Session) error {
 	return nil
 }
 
-// Require tries what the operator requires of a session. The error has a line
-// for each requirement that is not proven. Every name must be one of
-// [Requirements].
-func Require(require []Setting, s Session) error {
+// instead names the guarantees that hold although the mechanism that is required is
+// missing.
+func (s Session) instead(requirement string, missing Missing) string {
+	if !s.holds(requirement, missing) {
+		return ""
+	}
+	holders := s.Holders(missing)
+	return fmt.Sprintf("\n  its guarantees are held by %s and %s: require: [%s, %s] asks for these, whatever holds them",
+		holders[guaranteeSignals], holders[guaranteeSockets], guaranteeSignals, guaranteeSockets)
+}
+
+// Require tries what the operator requires of a session that runs without the missing
+// mechanisms. The error has a line for each requirement that is not proven. Every name
+// must be one of [Requirements].
+func Require(require []Setting, s Session, missing Missing) error {
 	var problems []string
 	tried := map[string]error{}
 	for _, r := range require {
@@ -83,14 +113,19 @@ func Require(require []Setting, s Session) error {
 				continue
 			}
 		}
-		for _, name := range want.primitives {
+		primitives, err := s.required(r.Name, missing)
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("%s: require %s: %v", r.At, r.Name, err))
+			continue
+		}
+		for _, name := range primitives {
 			err, done := tried[name]
 			if !done {
 				err = Try(name)
 				tried[name] = err
 			}
 			if err != nil {
-				problems = append(problems, fmt.Sprintf("%s: require %s: not proven here: %v", r.At, r.Name, err))
+				problems = append(problems, fmt.Sprintf("%s: require %s: not proven here: %v%s", r.At, r.Name, err, s.instead(r.Name, missing)))
 				break
 			}
 		}

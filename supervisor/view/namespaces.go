@@ -57,18 +57,15 @@ func (n *namespaces) Filter(p *policy.Policy, _ bool) seccomp.PlanOptions {
 }
 
 // Signals notifies the signals that the policy does not allow to every process.
-// The kernel confines the others to the session.
+// The pid namespace confines the others to the session, Landlock's scopes beneath it.
 func (n *namespaces) Signals(p *policy.Policy) seccomp.Signals {
-	plan := seccomp.Signals{Inside: !n.Missing.LandlockScopes}
-	switch {
-	case !p.Governs(policy.GroupSignal):
-	case !plan.Inside:
-		plan.Evaluated = seccomp.EverySignal()
-	default:
-		for number := range plan.Evaluated {
-			_, plan.Evaluated[number] = restricting(p, number, insideTargets...)
-			_, plan.First[number] = restricting(p, number, firstTarget)
-		}
+	plan := seccomp.Signals{Inside: true}
+	if !p.Governs(policy.GroupSignal) {
+		return plan
+	}
+	for number := range plan.Evaluated {
+		_, plan.Evaluated[number] = restricting(p, number, insideTargets...)
+		_, plan.First[number] = restricting(p, number, firstTarget)
 	}
 	return plan
 }
