@@ -154,6 +154,12 @@ func (m *ModelProgram) stop() {
 	<-m.ended
 }
 
+// ModelOptions say how a run reaches the model of llm_guard.
+type ModelOptions struct {
+	Program string // absolute path of the program that scores texts; empty: none
+	Config  string // configuration file of the supervisor, for an endpoint; empty: that of this machine
+}
+
 // modelCommand is the model of a run: the operator's program, or the endpoint of
 // the harness.
 type modelCommand struct {
@@ -291,6 +297,9 @@ func (s scanners) withModel(ctx context.Context, to progress, do func(scan.Model
 // withEndpoint is withModel for an endpoint.
 func (s scanners) withEndpoint(ctx context.Context, to progress, do func(scan.Model) error) error {
 	client, err := outside.Open(s.model.outside)
+	if errors.Is(err, outside.ErrConfig) {
+		return badConfig("try it with 'agentsh detect'", "%w", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type Options struct {
 	AllowDirty bool   // run from HEAD even if tracked files differ from it
 	Backend    sandbox.Backend
 	State      statedir.Dir
-	Scanner    string   // absolute path of the program of llm_guard; empty: none
+	Model      ModelOptions
 	Gateway    string   // directory of the local gateway, see provider.OpenLocal
 	Environ    []string // the host's environment, NAME=value
 	Progress   func(Update)

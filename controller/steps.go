@@ -65,9 +65,10 @@ func (r *run) scans() bool { return r.plan.scans() }
 // scanners are the scanners of the run.
 func (r *run) scanners() scanners {
 	return newScanners(r.plan, r.program.canary, modelCommand{
-		program: r.o.Scanner, environ: r.o.Environ,
+		program: r.o.Model.Program, environ: r.o.Environ,
 		outside: outside.Options{
-			Policy: r.plan.policy, Credentials: r.plan.credentials, Events: filepath.Join(r.journal.dir.Path, "guard.jsonl"), OnEvent: r.counts.add,
+			Policy: r.plan.policy, Config: r.o.Model.Config, Credentials: r.plan.credentials,
+			Events: filepath.Join(r.journal.dir.Path, "guard.jsonl"), OnEvent: r.counts.add,
 		},
 	})
 }
@@ -120,7 +121,7 @@ func (r *run) preflight(ctx context.Context) error {
 		r.progress.warn("%s", text)
 	}
 	r.findings = newFindings(r.plan.harness.Security, r.program.trace, r.progress)
-	if err := checkModel(r.plan, r.o.Scanner, r.progress); err != nil {
+	if err := checkModel(r.plan, r.o.Model.Program, r.progress); err != nil {
 		return err
 	}
 	if r.plan.rules, err = readRules(r.plan.harness.Root); err != nil {

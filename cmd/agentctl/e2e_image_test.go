@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"agentsh/controller"
+	"agentsh/internal/layout"
 	"agentsh/internal/testenv"
 )
 
@@ -272,4 +273,38 @@ func TestAKeptSandboxStaysInItsImage(t *testing.T) {
 		t.Errorf("delete: %d %s", code, errs)
 	}
 	waitOrphans(t)
+}
+
+// The supervisor of an image resolves names and verifies servers by the operator's
+// configuration, also by a file that the root hides. Programs of the image trust the
+// session's authority and those of this machine.
+func TestTheConfigurationHoldsInAnImage(t *testing.T) {
+	p, s := newProviderFixture(t, `curl -sS -H "Authorization: Bearer $TOKEN" PROVIDER
+cat "$SSL_CERT_FILE"`, imageHarness)
+	p.makeImage("root", "bash", "git", "cat", "curl")
+	if !strings.HasPrefix(p.path("ca.pem"), "/tmp/") {
+		t.Logf("%s is not below /tmp, which is a mount of its own in the root", p.path("ca.pem"))
+	}
+	cmd := p.command(p.runArgs("--agentsh-config", "config.yaml", "--image", "example.com/agent:1=root")...)
+	cmd.Env = append(cmd.Env, "HOST_TOKEN="+realValue)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("you are Bearer ****")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.seen) != 1 || s.seen[0] != "Bearer "+realValue {
+		t.Errorf("the server saw %q", s.seen)
+	}
+	const begin = "-----BEGIN CERTIFICATE-----"
+	want := 1 // the session's own
+	for _, name := range layout.Authorities {
+		if data, err := os.ReadFile(name); err == nil {
+			want += bytes.Count(data, []byte(begin))
+			break
+		}
+	}
+	if got := bytes.Count(out, []byte(begin)); got != want {
+		t.Errorf("SSL_CERT_FILE has %d authorities, want %d", got, want)
+	}
 }

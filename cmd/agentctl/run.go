@@ -149,6 +149,10 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	if err != nil {
 		return err
 	}
+	config, err := absolute(f.config)
+	if err != nil {
+		return err
+	}
 	out := f.out
 	if out == "" {
 		name := filepath.Base(file)
@@ -162,7 +166,8 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	defer stop()
 	result, err := controller.Run(ctx, controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
-		Backend: backend, State: state, Scanner: scanner, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Force: force,
+		Backend: backend, State: state, Model: controller.ModelOptions{Program: scanner, Config: config},
+		Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Force: force,
 		Images: images, KeepSandbox: f.keep, MaxOutput: f.output << 20,
 	})
 	progress.end()

@@ -4,6 +4,7 @@
 package outside
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,6 +16,7 @@ import (
 	"os"
 	"sync"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
@@ -24,6 +26,7 @@ import (
 // Options describe a client.
 type Options struct {
 	Policy      *policy.Policy
+	Config      string // configuration file of the supervisor; empty: that of this machine, if there is one
 	Credentials []wire.Credential
 	Events      string           // file of the events, chained as an audit log is
 	OnEvent     func(wire.Event) // gets each event, too; nil: nobody
@@ -59,8 +62,15 @@ func (d *Denied) Error() string {
 	return text
 }
 
+// ErrConfig is the error of a configuration file that cannot be read.
+var ErrConfig = errors.New("the configuration of the supervisor has a problem")
+
 // Open starts a proxy for this process.
 func Open(o Options) (*Client, error) {
+	settings, err := egress.ReadSettings(cmp.Or(o.Config, layout.Config), o.Config == "")
+	if err != nil {
+		return nil, fmt.Errorf("%w:\n%w", ErrConfig, err)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -72,7 +82,7 @@ func Open(o Options) (*Client, error) {
 	caller := egress.Caller{Process: wire.Process{PID: os.Getpid(), Exe: self}}
 	c.proxy, err = egress.New(egress.Options{
 		Policy: func() *policy.Policy { return o.Policy }, Emit: c.emit, Credentials: Credentials(o.Credentials),
-		Identify: func(net.Conn) (egress.Caller, error) { return caller, nil },
+		Resolvers: settings.Resolvers, Roots: settings.Roots, Identify: func(net.Conn) (egress.Caller, error) { return caller, nil },
 	})
 	if err != nil {
 		return nil, errors.Join(err, c.log.Close())

@@ -1,9 +1,16 @@
 package outside
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"io"
+	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +18,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -88,6 +98,115 @@ func TestRequestsAreJudgedAndHaveTheCredential(t *testing.T) {
 	if head, err := audit.VerifyFile(log, log+".key"); err != nil || head.Seq == 0 {
 		t.Errorf("%+v, %v", head, err)
 	}
+}
+
+// Names are resolved and servers verified by the operator's configuration, as in
+// sessions.
+func TestRequestsFollowTheConfiguration(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t)}} // other tests trust that of package httptest
+	server.StartTLS()
+	defer server.Close()
+	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "https://"), ":")
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	ca := write("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\nnetwork_rules:\n" +
+		"  - {name: open, domains: [example.com], cidrs: [127.0.0.1/32], ports: [" + port + "], paths: [/**], decision: allow}\n")}, syntax.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"degraded: []\nnetwork: {resolvers: ['" + names(t) + "'], ca_files: ['" + ca + "']}\n": "here",
+		"network: {resolvers: ['" + names(t) + "']}\n":                                         "certificate",
+		"network: {resolver: ['192.0.2.53']}\n":                                                `c.yaml:1:11: network has no key "resolver"`,
+		"network: {ca_files: [/nosuch/ca.pem]}\n":                                              "c.yaml:1:22: authorities: stat /nosuch/ca.pem",
+		"version: 1\nname: p\ncommand_rules: []\n":                                             "this is a policy, not a configuration",
+	} {
+		c, err := Open(Options{Policy: p, Events: filepath.Join(t.TempDir(), "events.jsonl"), Config: write("c.yaml", text)})
+		if err != nil {
+			if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v", text, err)
+			}
+			continue
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com:"+port+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if res, err := c.RoundTrip(r); err != nil {
+			got = err.Error()
+		} else {
+			text, _ := io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			got = string(text)
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	missing := Options{Policy: p, Events: filepath.Join(t.TempDir(), "e"), Config: filepath.Join(dir, "none")}
+	if _, err := Open(missing); !errors.Is(err, ErrConfig) {
+		t.Errorf("a configuration that is not there: %v", err)
+	}
+}
+
+// certificate is a certificate that no other test knows.
+func certificate(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"example.com"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// names is a name server that answers every query of an address with 127.0.0.1.
+func names(t *testing.T) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() { // until the listener closes
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+				continue
+			}
+			m.Response, m.Additionals = true, nil
+			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
+				}}
+			}
+			if answer, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(answer, from)
+			}
+		}
+	}()
+	return conn.LocalAddr().String()
 }
 
 // No other process of the user can reach the proxy, and a long name of the directory

@@ -19,6 +19,13 @@ const (
 	Config        = "/etc/agentsh/config.yaml"   // the operator's configuration
 )
 
+// Authorities are the files in which machines have the authorities they trust, in
+// PEM. The first one that exists counts. See crypto/x509, root_linux.go.
+var Authorities = []string{
+	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
+	"/etc/pki/tls/cacert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
+}
+
 // Paths of a sandbox of agentctl.
 const (
 	Sandbox      = "/sandbox"

@@ -14,6 +14,16 @@ const (
 	Configuration = "a configuration"
 )
 
+// ConfigurationDialect is what a configuration file may contain.
+var ConfigurationDialect = Dialect{
+	MaxDepth: 12, Controls: true, CoreTags: true, Empty: true,
+	Texts: Texts{
+		NotMapping: Text{Message: "%s must be a mapping"},
+		TwiceKey:   Text{Message: "%s has the key %[2]q twice"},
+		NotText:    Text{Message: "must be a text"},
+	},
+}
+
 // kindOf recognises a file by the keys that only its kind has. It is empty where
 // none of them stands in the file.
 func kindOf(n *Node) string {

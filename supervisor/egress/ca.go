@@ -18,6 +18,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"agentsh/internal/layout"
 )
 
 // authority signs the certificates of inspected connections. It is made for one
@@ -103,19 +105,12 @@ func (a *authority) certificate(host string) (*tls.Certificate, error) {
 	return c, nil
 }
 
-// bundles are the files in which systems have the authorities they trust. See
-// crypto/x509, root_linux.go.
-var bundles = []string{
-	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
-	"/etc/pki/tls/cacert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
-}
-
 // CABundle returns [Proxy.CA] together with the authorities of this machine, in PEM.
 // Programs of a session whose TLS is inspected must trust it. A machine without
 // authorities adds nothing.
 func (p *Proxy) CABundle() ([]byte, error) {
 	out := bytes.Clone(p.ca.pem)
-	names := bundles
+	names := layout.Authorities
 	if own := os.Getenv("SSL_CERT_FILE"); own != "" { // as crypto/x509 does
 		names = []string{own}
 	}

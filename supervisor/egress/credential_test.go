@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -303,6 +305,18 @@ func TestEachSessionHasItsOwnAuthority(t *testing.T) {
 	bundle, err := a.p.CABundle()
 	if err != nil || !bytes.HasPrefix(bundle, a.p.CA()) {
 		t.Errorf("%v", err)
+	}
+	// SSL_CERT_FILE replaces the authorities of the machine: in an image it names them.
+	own := filepath.Join(t.TempDir(), "own.pem")
+	t.Setenv("SSL_CERT_FILE", own)
+	if bundle, err := a.p.CABundle(); err != nil || !bytes.Equal(bundle, a.p.CA()) {
+		t.Errorf("a file that is not there: %v\n%s", err, bundle)
+	}
+	if err := os.WriteFile(own, []byte("own authorities\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if bundle, err := a.p.CABundle(); err != nil || string(bundle) != string(a.p.CA())+"\nown authorities\n" {
+		t.Errorf("%v\n%s", err, bundle)
 	}
 	a.place(a.web(true, echo), "192.0.2.1", 443, "api.test")
 	c, _, _, _ := a.connect("api.test:443")

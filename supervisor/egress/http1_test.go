@@ -12,7 +12,9 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"agentsh/policy"
@@ -45,9 +47,14 @@ func scripted(t testing.TB, serve func(n int, c net.Conn, in *bufio.Reader)) str
 
 // http1To is an http1 to a server without a proxy around it.
 func http1To(t testing.TB, to string) *http1 {
-	c := &client{ctx: t.Context(), p: &Proxy{opts: Options{Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	return http1By(t, func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, to)
-	}, Limits: Limits{DialTimeout: guard}}}}
+	})
+}
+
+// http1By is an http1 whose connections a function makes.
+func http1By(t testing.TB, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http1 {
+	c := &client{ctx: t.Context(), p: &Proxy{opts: Options{Dial: dial, Limits: Limits{DialTimeout: guard}}}}
 	r := newRoute(destination{policy.HostOf(netip.MustParseAddr("192.0.2.1")), 80})
 	r.addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	f := newFlow(c, r)
@@ -189,19 +196,58 @@ func TestAConnectionIsUsedAgain(t *testing.T) {
 
 // A server may answer before it has the whole request, and close.
 func TestAnAnswerBeforeTheRequestIsSentArrives(t *testing.T) {
-	h := http1To(t, scripted(t, func(_ int, c net.Conn, in *bufio.Reader) {
-		if _, err := http.ReadRequest(in); err != nil {
-			return
+	const part = 64 << 10
+	for _, first := range []int64{0, part} { // what the server reads first; after all of it nothing is being sent
+		h := http1To(t, scripted(t, func(_ int, c net.Conn, in *bufio.Reader) {
+			r, err := http.ReadRequest(in)
+			if err != nil {
+				return
+			}
+			if _, err := io.CopyN(io.Discard, r.Body, first); err != nil {
+				t.Error(err)
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\ntoo")
+			_, _ = in.Peek(4 << 10)
+		}))
+		r := requestOf(t, "POST", "x")
+		r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(make([]byte, part)), blocked{t.Context()}))
+		if got, err := h.one(r); err != nil || got != "413 toomap[]" {
+			t.Errorf("%d bytes first: %q %v", first, got, err)
 		}
-		_, _ = io.WriteString(c, "HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\ntoo")
-		_, _ = in.Peek(4 << 10)
-	}))
-	r := requestOf(t, "POST", "x")
-	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(make([]byte, 64<<10)), blocked{t.Context()}))
-	if got, err := h.one(r); err != nil || got != "413 toomap[]" {
-		t.Errorf("%q %v", got, err)
 	}
 }
+
+// A server that stopped reading may have answered before. Its answer is read, even if
+// sending failed first.
+func TestAnAnswerArrivesThoughSendingFailed(t *testing.T) {
+	for answer, want := range map[string]string{
+		"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\ntoo": "413 toomap[] <nil>",
+		"": " the server ended the connection before it answered: EOF",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			h := http1By(t, func(context.Context, string, string) (net.Conn, error) { return fullConn{here}, nil })
+			done := make(chan string)
+			go func() {
+				got, err := h.one(requestOf(t, "POST", "body"))
+				done <- fmt.Sprint(got, " ", err)
+			}()
+			synctest.Wait() // sending has failed
+			if _, err := io.WriteString(there, answer); err != nil {
+				t.Error(err)
+			}
+			_ = there.Close()
+			if got := <-done; got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// fullConn is a connection to a server that stopped reading.
+type fullConn struct{ net.Conn }
+
+func (fullConn) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
 // blocked is a body of which nothing more comes.
 type blocked struct{ ctx context.Context }
@@ -210,6 +256,7 @@ func (b blocked) Read([]byte) (int, error) { <-b.ctx.Done(); return 0, io.EOF }
 
 // A request that breaks off is not ended as if it were whole.
 func TestABodyThatBreaksOffBreaksTheConnection(t *testing.T) {
+	const part = 64 << 10 // more than is buffered
 	got := make(chan error, 1)
 	h := http1To(t, scripted(t, func(_ int, _ net.Conn, in *bufio.Reader) {
 		r, err := http.ReadRequest(in)
@@ -220,12 +267,12 @@ func TestABodyThatBreaksOffBreaksTheConnection(t *testing.T) {
 	}))
 	broken := errors.New("the client is gone")
 	r := requestOf(t, "POST", "x")
-	r.Body = io.NopCloser(io.MultiReader(strings.NewReader("part"), failing{broken}))
+	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(make([]byte, part)), failing{broken}))
 	if _, err := h.one(r); err == nil || err.Error() != broken.Error() {
 		t.Errorf("the error is %v", err)
 	}
-	if err := <-got; err == nil {
-		t.Error("the server took a part for the whole")
+	if err := <-got; !errors.Is(err, io.ErrUnexpectedEOF) { // at once: not by the deadline of the server
+		t.Errorf("the server of a part of the body: %v", err)
 	}
 }
 

@@ -44,8 +44,8 @@ func ReadConfig(name string, optional bool) (supervisor.OperatorConfig, error) {
 func parseConfig(name string, data []byte) (supervisor.OperatorConfig, error) {
 	c := supervisor.DefaultOperator
 	var r configReader
-	r.Reader = strictyaml.NewReader(name, &dialect, r.add)
-	root := strictyaml.Parse(name, data, &dialect, r.add)
+	r.Reader = strictyaml.NewReader(name, &strictyaml.ConfigurationDialect, r.add)
+	root := strictyaml.Parse(name, data, &strictyaml.ConfigurationDialect, r.add)
 	if root == nil && len(r.problems) == 0 {
 		return c, nil
 	}
@@ -61,16 +61,11 @@ func parseConfig(name string, data []byte) (supervisor.OperatorConfig, error) {
 // configuration reads the keys of a file.
 func (r *configReader) configuration(root *strictyaml.Node, c *supervisor.OperatorConfig) {
 	r.mapping(root, "the configuration", map[string]func(*strictyaml.Node){
-		"version": r.version,
-		"policy":  r.text(&c.Policy),
-		"vars":    r.texts(&c.Vars),
-		"require": r.require(&c.Require),
-		"network": func(n *strictyaml.Node) {
-			r.mapping(n, "network", map[string]func(*strictyaml.Node){
-				"resolvers": r.resolvers(&c.Egress.Resolvers),
-				"ca_files":  r.roots(&c.Egress),
-			})
-		},
+		"version":  r.version,
+		"policy":   r.text(&c.Policy),
+		"vars":     r.texts(&c.Vars),
+		"require":  r.require(&c.Require),
+		"network":  func(n *strictyaml.Node) { c.Egress.Read(&r.Reader, n) },
 		"degraded": r.degraded(&c.Degraded),
 		"forbid_engine": func(n *strictyaml.Node) {
 			r.names(n, "forbid_engine", "engine", supervisor.Engines, &c.ForbidEngine)
@@ -107,16 +102,6 @@ func (r *configReader) configuration(root *strictyaml.Node, c *supervisor.Operat
 //
 //go:embed config.schema.json
 var ConfigSchema []byte
-
-// dialect is what a configuration file may contain.
-var dialect = strictyaml.Dialect{
-	MaxDepth: 12, Controls: true, CoreTags: true, Empty: true,
-	Texts: strictyaml.Texts{
-		NotMapping: strictyaml.Text{Message: "%s must be a mapping"},
-		TwiceKey:   strictyaml.Text{Message: "%s has the key %[2]q twice"},
-		NotText:    strictyaml.Text{Message: "must be a text"},
-	},
-}
 
 // configReader reads the nodes of a configuration file and collects problems.
 type configReader struct {

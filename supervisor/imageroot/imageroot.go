@@ -21,6 +21,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/layout"
 )
 
 // Options describe the root.
@@ -34,12 +36,8 @@ type Options struct {
 // supervisor resolves names by them.
 var machineFiles = []string{"/etc/resolv.conf", "/etc/hosts"}
 
-// bundles are the files in which systems have the authorities they trust. See
-// crypto/x509, root_linux.go.
-var bundles = []string{
-	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
-	"/etc/pki/tls/cacert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
-}
+// authoritiesVar names the file of the authorities that a process trusts. See crypto/x509.
+const authoritiesVar = "SSL_CERT_FILE"
 
 // Names in the directory [Options.Dir]/image.
 const (
@@ -71,11 +69,12 @@ func Enter(o Options, args []string) error {
 	if err := dropInherited(); err != nil {
 		return fmt.Errorf("image %s: drop capabilities: %w", o.Image, err)
 	}
-	env := os.Environ()
 	if _, err := os.Stat(r.path(caName)); err == nil {
-		env = append(env, "SSL_CERT_FILE="+r.path(caName))
+		if err := os.Setenv(authoritiesVar, r.path(caName)); err != nil {
+			return err
+		}
 	}
-	err := syscall.Exec(r.path(programName), args, env)
+	err := syscall.Exec(r.path(programName), args, os.Environ())
 	return fmt.Errorf("image %s: start the supervisor in it: %w", o.Image, err)
 }
 
@@ -109,7 +108,11 @@ func (r root) fill() error {
 			return err
 		}
 	}
-	for _, name := range bundles {
+	names := layout.Authorities
+	if own := os.Getenv(authoritiesVar); own != "" {
+		names = []string{own}
+	}
+	for _, name := range names {
 		if err := copyFile(name, r.path(caName)); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

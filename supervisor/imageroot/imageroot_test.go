@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"agentsh/internal/layout"
 )
 
 // newRoot is a root in a directory of the test.
@@ -39,6 +41,36 @@ func TestFilesAreShownInTheRoot(t *testing.T) {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			t.Errorf("%s: %v", dir, err)
 		}
+	}
+}
+
+// Servers are verified by the authorities of this machine, not by those of the image.
+func TestTheAuthoritiesOfTheMachineAreShownInTheRoot(t *testing.T) {
+	r := newRoot(t)
+	if err := r.fill(); err != nil {
+		t.Fatal(err)
+	}
+	var want []byte
+	for _, name := range layout.Authorities {
+		if data, err := os.ReadFile(name); err == nil {
+			want = data
+			break
+		}
+	}
+	if got, err := os.ReadFile(r.path(caName)); string(got) != string(want) || (err == nil) != (want != nil) {
+		t.Errorf("%d bytes, want %d: %v", len(got), len(want), err)
+	}
+	own := filepath.Join(t.TempDir(), "own.pem")
+	if err := os.WriteFile(own, []byte("own authorities\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(authoritiesVar, own)
+	r = newRoot(t)
+	if err := r.fill(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(r.path(caName)); err != nil || string(got) != "own authorities\n" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

@@ -18,7 +18,6 @@ package netns
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -47,9 +46,7 @@ var SessionPorts = Ports{TCP: redirectPort, DNS: dnsPort}
 
 // Outside is how sessions reach what their policies allow.
 type Outside struct {
-	Resolvers   []netip.AddrPort    // name servers to ask; none: those of the machine
-	Roots       *x509.CertPool      // verify servers of inspected connections; nil: those of the machine
-	RootFiles   []string            // from which Roots was read
+	egress.Settings
 	Credentials []egress.Credential // replace their placeholders in requests
 
 	// NoRedirect emulates connections as on a kernel without nf_tables.
