@@ -58,7 +58,7 @@ func (b *box) follow(ctx context.Context, c *counts, p progress) {
 	b.events = make(chan struct{})
 	go func() {
 		defer close(b.events)
-		err := b.sandbox.Events(ctx, 0, func(e wire.Event) error {
+		err := b.sandbox.Events(ctx, wire.EventRequest{}, func(e wire.Event) error {
 			c.add(e)
 			return nil
 		})

@@ -66,7 +66,9 @@ func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend, o
 		found = append(found, Collected{RunID: x.RunID, Run: !x.Record, Record: x.Record})
 	}
 	if o.Images != "" {
-		images, err := image.Collect(o.Images, o.RunsOlderThan, o.DryRun)
+		images, err := image.Collect(o.Images, image.CollectOptions{
+			OlderThan: o.RunsOlderThan, Used: backend.UsesImage, DryRun: o.DryRun,
+		})
 		errs = append(errs, err)
 		for _, digest := range images {
 			found = append(found, Collected{Image: digest})

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"agentsh/controller"
 	"agentsh/internal/layout"
@@ -261,10 +262,22 @@ func TestNothingOfAnImageStaysAfterAKill(t *testing.T) {
 
 func TestAKeptSandboxStaysInItsImage(t *testing.T) {
 	p := newFixture(t, "exit 3", imageHarness)
-	p.makeImage("root")
+	pack(t, p.makeImage("root"), p.path("root.tar"))
+	p.setenv = []string{"XDG_CACHE_HOME=" + p.path("cache")}
 	adopt(t)
-	if r, code := p.run("--image", "example.com/agent:1=root", "--keep-sandbox"); code != controller.ExitAgentFailed {
+	if r, code := p.run("--image", "example.com/agent:1=root.tar", "--keep-sandbox"); code != controller.ExitAgentFailed {
 		t.Fatalf("exit %d: %+v", code, r)
+	}
+	locks, err := filepath.Glob(p.path("cache/agentctl/images/*.lock"))
+	if err != nil || len(locks) != 1 {
+		t.Fatalf("locks: %q, %v", locks, err)
+	}
+	old := time.Now().Add(-100 * 24 * time.Hour)
+	if err := os.Chtimes(locks[0], old, old); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, code := p.try("", "gc"); code != 0 || strings.Contains(out, "image") {
+		t.Errorf("gc while it is kept: exit %d: %q %s", code, out, errs)
 	}
 	if out, errs, code := p.try("", "sandbox", "exec", "latest", "--", "cat", "/etc/os-release"); code != 0 || out != "ID=of-the-image\n" {
 		t.Errorf("exit %d: %q %s", code, out, errs)
@@ -273,6 +286,9 @@ func TestAKeptSandboxStaysInItsImage(t *testing.T) {
 		t.Errorf("delete: %d %s", code, errs)
 	}
 	waitOrphans(t)
+	if out, errs, code := p.try("", "gc"); code != 0 || !strings.Contains(out, "removed image sha256:") {
+		t.Errorf("gc after it: exit %d: %q %s", code, out, errs)
+	}
 }
 
 // The supervisor of an image resolves names and verifies servers by the operator's

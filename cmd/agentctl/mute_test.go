@@ -351,6 +351,10 @@ func (h *hostilePeer) events(ch ssh.Channel) {
 	if !h.bad("events") || h.does() == "mute" {
 		return
 	}
+	if h.does() == "junk" {
+		_, _ = ch.Write([]byte{0xff, 0xff, 0xff, 0xf0})
+		return
+	}
 	e := wire.Event{Type: wire.EventExec, Decision: "deny", Path: hostile, Message: hostile, Hint: hostile, Argv: wire.Names{hostile}}
 	for e.Seq = 1; ; e.Seq++ {
 		if h.does() == "endless" {
@@ -360,7 +364,8 @@ func (h *hostilePeer) events(ch ssh.Channel) {
 		if writeMessage(ch, data) != nil {
 			return
 		}
-		if h.does() == "text" {
+		if h.does() == "text" { // without the message that everything was sent
+			_ = ch.Close()
 			return
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"strings"
 	"syscall"
@@ -157,10 +158,10 @@ func (e *sandboxExec) dir(ctx context.Context, client *channel.Client, workdir s
 	case e.cwd != "":
 		return path.Join(workdir, e.cwd)
 	}
-	if _, err := client.Stat(ctx, workdir); err != nil {
+	if _, err := client.Stat(ctx, workdir); errors.Is(err, fs.ErrNotExist) {
 		return ""
 	}
-	return workdir
+	return workdir // after another error, the command says whether it can start there
 }
 
 // reportDropped returns a function that names the variables of --env that the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,29 +14,38 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/record"
 	"agentsh/internal/channel"
+	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
 )
 
 func newSandboxLogsCommand() *cobra.Command {
 	var follow, events bool
+	var limit int64
 	cmd := &cobra.Command{
-		Use:     "logs SANDBOX [--follow]",
+		Use:     "logs SANDBOX [--follow] [--events]",
 		Example: "  agentctl sandbox logs --follow 20260102-fix",
 		Short:   "Print what the agent in a sandbox printed",
 		Long: `Print what the agent in a sandbox printed so far. With --events, the events of the
-audit log are printed instead, one JSON object a line, from the first one on until the
-sandbox ends.`,
+audit log are printed instead, one JSON object a line, from the first one on. With
+--follow, it continues until the sandbox ends.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 0 {
+				return fmt.Errorf("--max-output %d: a number of MiB", limit)
+			}
 			client, one, err := attachTo(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
+			out := cmd.OutOrStdout()
+			if limit > 0 {
+				out = foreground.NewLimit(limit<<20, "--max-output").Writer(out)
+			}
 			if events {
-				err = printEvents(cmd.Context(), client, cmd.OutOrStdout())
+				err = printEvents(cmd.Context(), client, out, follow)
 			} else {
-				err = printLog(cmd.Context(), client, one, cmd.OutOrStdout(), follow)
+				err = printLog(cmd.Context(), client, one, out, follow)
 			}
 			if errors.Is(err, context.Canceled) {
 				err = nil // Ctrl-C is the normal end
@@ -48,7 +58,8 @@ sandbox ends.`,
 		ValidArgsFunction: completeRuns(hasSandbox),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the sandbox ends")
-	cmd.Flags().BoolVar(&events, "events", false, "print the events of the audit log instead, until the sandbox ends")
+	cmd.Flags().BoolVar(&events, "events", false, "print the events of the audit log instead")
+	cmd.Flags().Int64Var(&limit, "max-output", maxExecOutput, "end after `MIB` were printed; 0: no limit")
 	return cmd
 }
 
@@ -112,12 +123,16 @@ func isDone(client *channel.Client) bool {
 	}
 }
 
-// printEvents prints the events of the audit log until the sandbox ends.
-func printEvents(ctx context.Context, client *channel.Client, out io.Writer) error {
+// printEvents prints the events of the audit log so far, or until the sandbox ends.
+func printEvents(ctx context.Context, client *channel.Client, out io.Writer, follow bool) error {
 	encoder := json.NewEncoder(printableJSON{out})
-	err := client.Events(ctx, 0, func(e wire.Event) error { return encoder.Encode(e) })
-	if isDone(client) {
-		return nil
+	var failed error // of the output
+	err := client.Events(ctx, wire.EventRequest{SoFar: !follow}, func(e wire.Event) error {
+		failed = encoder.Encode(e)
+		return failed
+	})
+	if follow && isDone(client) {
+		return failed
 	}
 	return err
 }

@@ -177,7 +177,10 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	if err := follow.Start(); err != nil {
 		t.Fatal(err)
 	}
-	events := p.command("sandbox", "logs", id, "--events")
+	if out, errs, code := p.try("", "sandbox", "logs", id, "--events"); code != 0 || !strings.Contains(out, `"argv":["agent"`) && !strings.Contains(out, `"seq":1,`) {
+		t.Errorf("the events so far: exit code %d, %q %s", code, out, errs)
+	}
+	events := p.command("sandbox", "logs", id, "--events", "-f")
 	var seen bytes.Buffer
 	events.Stdout = &seen
 	if err := events.Start(); err != nil {
@@ -189,7 +192,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	if code := g.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	for name, cmd := range map[string]*exec.Cmd{"logs --follow": follow, "logs --events": events} {
+	for name, cmd := range map[string]*exec.Cmd{"logs --follow": follow, "logs --events -f": events} {
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -40,7 +40,7 @@ func (*supervisor) Files() channel.Files { return nil }
 
 func (*supervisor) Changes(context.Context) ([]wire.Change, error) { return nil, nil }
 
-func (*supervisor) Events(context.Context, uint64) iter.Seq2[wire.Event, error] {
+func (*supervisor) Events(context.Context, wire.EventRequest) iter.Seq2[wire.Event, error] {
 	return func(func(wire.Event, error) bool) {}
 }
 

@@ -266,9 +266,9 @@ func (p *countingFiles) CopyIn(ctx context.Context, dest string, r io.Reader) (w
 // server is the supervisor's end of the channel.
 type server struct{ files *countingFiles }
 
-func (s server) Files() channel.Files                                        { return s.files }
-func (s server) Changes(context.Context) ([]wire.Change, error)              { return nil, nil }
-func (s server) Events(context.Context, uint64) iter.Seq2[wire.Event, error] { return nil }
+func (s server) Files() channel.Files                                                   { return s.files }
+func (s server) Changes(context.Context) ([]wire.Change, error)                         { return nil, nil }
+func (s server) Events(context.Context, wire.EventRequest) iter.Seq2[wire.Event, error] { return nil }
 func (s server) Exec(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	return wire.Exit{}, wire.TreeEmpty{}, errors.ErrUnsupported
 }

@@ -39,7 +39,9 @@ type fakeSandbox struct {
 
 func (p *fakeSandbox) Files() channel.Files { return p.files }
 
-func (p *fakeSandbox) Events(context.Context, uint64) iter.Seq2[wire.Event, error] { return nil }
+func (p *fakeSandbox) Events(context.Context, wire.EventRequest) iter.Seq2[wire.Event, error] {
+	return nil
+}
 
 func (p *fakeSandbox) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	if p.run != nil {

@@ -14,14 +14,19 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// minAge is the time for which an image stays in the cache after its last use: a
-// sandbox may be kept that long after its run.
+// minAge is the time for which an image stays in the cache after its last use.
 const minAge = 25 * time.Hour
 
-// Collect removes the extracted images of a cache that no run uses, and that were last
-// used at least olderThan and 25 hours ago. It returns their digests. With dryRun it
-// removes nothing.
-func Collect(cache string, olderThan time.Duration, dryRun bool) (digests []string, err error) {
+// CollectOptions configure [Collect].
+type CollectOptions struct {
+	OlderThan time.Duration                  // since the last use; at least 25 hours
+	Used      func(dir string) (bool, error) // whether a sandbox uses an image, also one without a run; nil: none does
+	DryRun    bool                           // nothing is removed
+}
+
+// Collect removes the extracted images of a cache that no run and no sandbox uses. It
+// returns their digests.
+func Collect(cache string, o CollectOptions) (digests []string, err error) {
 	entries, err := os.ReadDir(cache)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -29,7 +34,7 @@ func Collect(cache string, olderThan time.Duration, dryRun bool) (digests []stri
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}
-	last := time.Now().Add(-max(olderThan, minAge))
+	last := time.Now().Add(-max(o.OlderThan, minAge))
 	var errs []error
 	for _, e := range entries {
 		name, isLock := strings.CutSuffix(e.Name(), lockSuffix)
@@ -37,7 +42,7 @@ func Collect(cache string, olderThan time.Duration, dryRun bool) (digests []stri
 		if !isLock || err != nil || info.ModTime().After(last) {
 			continue
 		}
-		removed, err := remove(filepath.Join(cache, name), dryRun)
+		removed, err := o.remove(filepath.Join(cache, name))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("image %s: %w", name, err))
 		} else if removed {
@@ -47,9 +52,9 @@ func Collect(cache string, olderThan time.Duration, dryRun bool) (digests []stri
 	return digests, errors.Join(errs...)
 }
 
-// remove removes an extracted image, complete or not, unless a process uses it. Its
-// lock stays: another process may wait for it.
-func remove(dir string, dryRun bool) (removed bool, err error) {
+// remove removes an extracted image, complete or not, unless a run or a sandbox uses
+// it. Its lock stays: another process may wait for it.
+func (o CollectOptions) remove(dir string) (removed bool, err error) {
 	lock, err := statedir.TakeLock(dir+lockSuffix, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return false, nil
@@ -58,12 +63,17 @@ func remove(dir string, dryRun bool) (removed bool, err error) {
 		return false, err
 	}
 	defer lock.Close()
+	if o.Used != nil {
+		if used, err := o.Used(dir); used || err != nil {
+			return false, err
+		}
+	}
 	for _, name := range []string{dir, dir + unfinishedSuffix} {
 		if _, err := os.Lstat(name); err != nil {
 			continue
 		}
 		removed = true
-		if dryRun {
+		if o.DryRun {
 			continue
 		}
 		if err := statedir.RemoveTree(name); err != nil {

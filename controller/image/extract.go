@@ -144,7 +144,9 @@ func extract(ctx context.Context, dir string, open opener) error {
 	return t.finish()
 }
 
-// tree writes the files of an archive. The [os.Root] follows no link out of it.
+// tree writes the files of an archive. The [os.Root] follows no link out of it. Layers
+// replace files, and have owners, hard links and no manifest: an archive of package
+// tarfs has the opposite of each.
 type tree struct {
 	root   *os.Root
 	owners bool          // the owners of the archive are taken
@@ -162,9 +164,11 @@ func (t *tree) add(h *tar.Header, in io.Reader) error {
 		return errors.New("the name leads out of the image")
 	}
 	switch h.Typeflag {
-	case tar.TypeDir, tar.TypeReg, tar.TypeSymlink, tar.TypeLink:
-	default:
+	case tar.TypeDir, tar.TypeReg, tar.TypeGNUSparse, tar.TypeSymlink, tar.TypeLink:
+	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo, tar.TypeXGlobalHeader:
 		return nil // a device, fifo or comment
+	default:
+		return fmt.Errorf("unknown type %q of an entry: make the archive with tar --format=pax", h.Typeflag)
 	}
 	if err := t.root.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err

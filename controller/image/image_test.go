@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -23,7 +24,7 @@ import (
 )
 
 // archive makes an archive. An entry without content is a directory, one with
-// "->" a symbolic link, and one with "=" a hard link.
+// "->" a symbolic link, one with "=" a hard link, and "?" is of an unknown type.
 func archive(t *testing.T, entries ...[2]string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -37,6 +38,8 @@ func archive(t *testing.T, entries ...[2]string) []byte {
 			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, link, 0
 		case isHard:
 			h.Typeflag, h.Linkname, h.Size = tar.TypeLink, hard, 0
+		case e[1] == "?":
+			h.Typeflag = 'Z'
 		case strings.HasSuffix(e[0], "/"):
 			h.Typeflag = tar.TypeDir
 		}
@@ -149,6 +152,7 @@ func TestABadArchiveIsRefusedAndLeavesNothing(t *testing.T) {
 		{"no archive", "not a tar archive", []byte(strings.Repeat("x", 2048))},
 		{"nothing", "holds no files", nil},
 		{"an empty archive", "holds no files", archive(t)},
+		{"an entry of another type", "unknown type 'Z'", archive(t, [2]string{"a", "x"}, [2]string{"b", "?"})},
 		{"a name above", "leads out of the image", archive(t, [2]string{"../x", "y"})},
 		{"a file through a link", "escapes", archive(t, [2]string{"a", "->" + dir}, [2]string{"a/outside", "y"})},
 		{"a file through a relative link", "escapes", archive(t, [2]string{"a", "->../.."}, [2]string{"a/outside", "y"})},
@@ -241,9 +245,11 @@ func TestAnUnusedImageIsCollected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var used func(string) (bool, error)
 	collect := func(dryRun bool, want int) {
 		t.Helper()
-		if got, err := Collect(cache, 0, dryRun); err != nil || len(got) != want || want == 1 && got[0] != root.Digest {
+		got, err := Collect(cache, CollectOptions{DryRun: dryRun, Used: used})
+		if err != nil || len(got) != want || want == 1 && got[0] != root.Digest {
 			t.Errorf("collected %q, %v", got, err)
 		}
 	}
@@ -259,6 +265,13 @@ func TestAnUnusedImageIsCollected(t *testing.T) {
 	}
 	held.locks = nil
 	held.Unlock()
+	used = func(dir string) (bool, error) { return dir == root.Dir, nil }
+	collect(false, 0) // used by a sandbox whose controller is gone
+	used = func(string) (bool, error) { return false, fs.ErrPermission }
+	if got, err := Collect(cache, CollectOptions{Used: used}); len(got) != 0 || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("without an answer: collected %q, %v", got, err)
+	}
+	used = nil
 	collect(true, 1)
 	if _, err := os.Stat(root.Dir); err != nil {
 		t.Error(err)

@@ -30,6 +30,9 @@ type Backend interface {
 	Collect(ctx context.Context) ([]Leftover, error)
 	// Leftovers lists the sandboxes that Collect would delete.
 	Leftovers(ctx context.Context) ([]Leftover, error)
+	// UsesImage reports whether a sandbox has [Spec.Image] dir. Its controller may be
+	// gone.
+	UsesImage(dir string) (bool, error)
 }
 
 // Spec specifies a new sandbox.
@@ -107,9 +110,9 @@ type Executor interface {
 	// EachChange calls fn with each entry of the change record of the governed tree
 	// since bootstrap, sorted by path.
 	EachChange(ctx context.Context, fn func(wire.Change) error) error
-	// Events calls fn with each audit event, beginning with sequence number from.
-	// It returns when ctx ends, fn returns an error or the supervisor is gone.
-	Events(ctx context.Context, from uint64, fn func(wire.Event) error) error
+	// Events calls fn with each audit event of a request. It returns when ctx ends, fn
+	// returns an error, the wanted events end or the supervisor is gone.
+	Events(ctx context.Context, req wire.EventRequest, fn func(wire.Event) error) error
 }
 
 // Streams are the standard streams of a command.

@@ -46,7 +46,7 @@ const (
 	reqStdinEnd  = "stdin-end@agentsh" // exec; client to server
 	reqStarted   = "started@agentsh"   // exec; server to client
 	reqExit      = "exit@agentsh"      // exec; server to client, if output follows it
-	reqEnd       = "end@agentsh"       // exec; server to client, last
+	reqEnd       = "end@agentsh"       // exec, events; server to client, last
 	reqError     = "error@agentsh"     // events; server to client
 )
 

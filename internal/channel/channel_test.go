@@ -40,15 +40,15 @@ type handler struct {
 	files   Files
 	exec    func(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit, wire.TreeEmpty, error)
 	changes []wire.Change
-	events  func(context.Context, uint64) iter.Seq2[wire.Event, error]
+	events  func(context.Context, wire.EventRequest) iter.Seq2[wire.Event, error]
 }
 
 func (h *handler) Files() Files { return h.files }
 
 func (h *handler) Changes(context.Context) ([]wire.Change, error) { return h.changes, nil }
 
-func (h *handler) Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error] {
-	return h.events(ctx, from)
+func (h *handler) Events(ctx context.Context, req wire.EventRequest) iter.Seq2[wire.Event, error] {
+	return h.events(ctx, req)
 }
 
 func (h *handler) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
@@ -496,5 +496,5 @@ var _ interface {
 	CopyIn(ctx context.Context, dest string, archive io.Reader, arrived func(wire.ManifestEntry) error) error
 	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) error
 	EachChange(ctx context.Context, fn func(wire.Change) error) error
-	Events(ctx context.Context, from uint64, fn func(wire.Event) error) error
+	Events(ctx context.Context, req wire.EventRequest, fn func(wire.Event) error) error
 } = (*Client)(nil)

@@ -189,13 +189,18 @@ func (c *Client) cause(err error) error {
 	}
 }
 
-// Events calls fn with each audit event from a sequence number on. It returns when ctx
-// is done, fn returns an error or the stream ends.
-func (c *Client) Events(ctx context.Context, from uint64, fn func(wire.Event) error) error {
-	var said error // the error that the server sent; complete when the link has ended
-	l, err := c.open(ctx, typeEvents, wire.EventRequest{From: from}, func(r *ssh.Request) {
+// Events calls fn with each audit event of a request. It returns when ctx is done, fn
+// returns an error or the stream ends. A stream that ends with the connection is an
+// error: events may be missing.
+func (c *Client) Events(ctx context.Context, req wire.EventRequest, fn func(wire.Event) error) error {
+	var said error // the error that the server sent
+	whole := false // the server sent everything; complete, as said is, when the link has ended
+	l, err := c.open(ctx, typeEvents, req, func(r *ssh.Request) {
 		var e wire.Error
-		if r.Type == reqError && json.Unmarshal(r.Payload, &e) == nil {
+		switch {
+		case r.Type == reqEnd:
+			whole = true
+		case r.Type == reqError && json.Unmarshal(r.Payload, &e) == nil:
 			said = &e
 		}
 		if r.WantReply {
@@ -207,9 +212,13 @@ func (c *Client) Events(ctx context.Context, from uint64, fn func(wire.Event) er
 	}
 	defer l.close()
 	defer l.closeAfter(ctx)()
+	read := func(e *wire.Event) error { return readFrame(l, e) }
+	if req.SoFar {
+		read = func(e *wire.Event) error { return l.readWithin(fileWait, e) }
+	}
 	for {
 		var e wire.Event
-		if err = readFrame(l, &e); err != nil {
+		if err = read(&e); err != nil {
 			break
 		}
 		if err = fn(e); err != nil {
@@ -222,8 +231,25 @@ func (c *Client) Events(ctx context.Context, from uint64, fn func(wire.Event) er
 	if err := l.waitEnd(ctx); err != nil {
 		return err
 	}
-	if said != nil {
+	switch {
+	case said != nil:
 		return fmt.Errorf("events: %w", said)
+	case whole:
+		return nil
 	}
-	return c.cause(nil)
+	return fmt.Errorf("events: %w", c.cause(io.ErrUnexpectedEOF))
+}
+
+// readWithin reads a frame that must arrive within a time.
+func (l *link) readWithin(limit time.Duration, v any) error {
+	var late atomic.Bool
+	timer := time.AfterFunc(limit, func() {
+		late.Store(true)
+		l.close()
+	})
+	err := readFrame(l, v)
+	if timer.Stop(); err != nil && late.Load() {
+		return fmt.Errorf("no answer within %s: %w", limit, ErrDead)
+	}
+	return err
 }

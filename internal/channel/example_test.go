@@ -21,7 +21,7 @@ func (echo) Exec(_ context.Context, req wire.ExecRequest, s wire.Streams) (wire.
 
 func (echo) Files() channel.Files                           { return nil }
 func (echo) Changes(context.Context) ([]wire.Change, error) { return nil, nil }
-func (echo) Events(context.Context, uint64) iter.Seq2[wire.Event, error] {
+func (echo) Events(context.Context, wire.EventRequest) iter.Seq2[wire.Event, error] {
 	return func(func(wire.Event, error) bool) {}
 }
 

@@ -237,14 +237,14 @@ func (endless) Read(p []byte) (int, error) {
 
 func TestEventsStreamFromASequenceNumber(t *testing.T) {
 	h := &handler{changes: []wire.Change{{Path: "a", Kind: "created"}}}
-	h.events = func(ctx context.Context, from uint64) iter.Seq2[wire.Event, error] {
+	h.events = func(ctx context.Context, req wire.EventRequest) iter.Seq2[wire.Event, error] {
 		return func(yield func(wire.Event, error) bool) {
-			for i := from; i < from+3; i++ {
+			for i := req.From; i < req.From+3; i++ {
 				if !yield(wire.Event{Seq: i, Type: wire.EventExec}, nil) {
 					return
 				}
 			}
-			switch from {
+			switch req.From {
 			case 10:
 				yield(wire.Event{}, errors.New("log is gone"))
 			case 20:
@@ -255,7 +255,7 @@ func TestEventsStreamFromASequenceNumber(t *testing.T) {
 	c := connect(t, h)
 	collect := func(ctx context.Context, from uint64, stopAt uint64, stop func()) ([]uint64, error) {
 		var seqs []uint64
-		err := c.Events(ctx, from, func(e wire.Event) error {
+		err := c.Events(ctx, wire.EventRequest{From: from}, func(e wire.Event) error {
 			seqs = append(seqs, e.Seq)
 			if e.Seq == stopAt {
 				stop()
@@ -278,7 +278,7 @@ func TestEventsStreamFromASequenceNumber(t *testing.T) {
 		t.Errorf("%v %v", changes, err)
 	}
 	stopped := errors.New("enough")
-	if err := c.Events(context.Background(), 20, func(wire.Event) error { return stopped }); !errors.Is(err, stopped) {
+	if err := c.Events(t.Context(), wire.EventRequest{From: 20}, func(wire.Event) error { return stopped }); !errors.Is(err, stopped) {
 		t.Errorf("%v", err)
 	}
 }

@@ -76,7 +76,10 @@ var operations = map[string]func(context.Context, *Client) error{
 	},
 	"changes": func(ctx context.Context, c *Client) error { _, err := c.Changes(ctx); return err },
 	"events": func(ctx context.Context, c *Client) error {
-		return c.Events(ctx, 0, func(wire.Event) error { return nil })
+		return c.Events(ctx, wire.EventRequest{}, func(wire.Event) error { return nil })
+	},
+	"events so far": func(ctx context.Context, c *Client) error {
+		return c.Events(ctx, wire.EventRequest{SoFar: true}, func(wire.Event) error { return nil })
 	},
 	"approvals": func(ctx context.Context, c *Client) error { _, err := c.Approvals(ctx); return err },
 	"follow": func(ctx context.Context, c *Client) error {

@@ -122,9 +122,9 @@ func (noFiles) Mkdir(context.Context, string, os.FileMode) error { return os.Err
 
 func TestARelayPassesArchivesAndEventsOn(t *testing.T) {
 	big := bytes.Repeat([]byte("x"), 5<<20)
-	h := &handler{files: &archives{data: big}, events: func(_ context.Context, from uint64) iter.Seq2[wire.Event, error] {
+	h := &handler{files: &archives{data: big}, events: func(_ context.Context, req wire.EventRequest) iter.Seq2[wire.Event, error] {
 		return func(yield func(wire.Event, error) bool) {
-			for i := from; i < from+100; i++ {
+			for i := req.From; i < req.From+100; i++ {
 				if !yield(wire.Event{Seq: i}, nil) {
 					return
 				}
@@ -143,7 +143,7 @@ func TestARelayPassesArchivesAndEventsOn(t *testing.T) {
 		t.Errorf("copy in: %+v, %v", arrived, err)
 	}
 	n := 0
-	err := c.Events(context.Background(), 5, func(e wire.Event) error {
+	err := c.Events(context.Background(), wire.EventRequest{From: 5}, func(e wire.Event) error {
 		if e.Seq != uint64(5+n) {
 			t.Errorf("event %d, want %d", e.Seq, 5+n)
 		}

@@ -29,9 +29,9 @@ type Handler interface {
 	Files() Files
 	// Changes returns the change record of the governed directories.
 	Changes(ctx context.Context) ([]wire.Change, error)
-	// Events yields audit events from a sequence number on, until ctx is done
-	// or after an error.
-	Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error]
+	// Events yields audit events until ctx is done, the log ends or an error. With
+	// [wire.EventRequest.SoFar] it ends after the last event that there is.
+	Events(ctx context.Context, req wire.EventRequest) iter.Seq2[wire.Event, error]
 }
 
 // Recoverer is a [Handler] whose session has a trash and can be frozen.
@@ -349,7 +349,8 @@ func watch(cancel func(), reqs <-chan *ssh.Request) {
 	cancel()
 }
 
-// serveEvents streams audit events until the client closes the channel.
+// serveEvents streams audit events until their end, or until the client closes the
+// channel.
 func (s *Server) serveEvents(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.wg.Go(func() { watch(cancel, reqs) })
@@ -357,7 +358,7 @@ func (s *Server) serveEvents(ctx context.Context, ch ssh.Channel, reqs <-chan *s
 	var req wire.EventRequest
 	err := readFirst(extra, ch, &req)
 	if err == nil {
-		for e, failed := range s.cfg.Handler.Events(ctx, req.From) {
+		for e, failed := range s.cfg.Handler.Events(ctx, req) {
 			if err = failed; err != nil {
 				break
 			}
@@ -366,8 +367,12 @@ func (s *Server) serveEvents(ctx context.Context, ch ssh.Channel, reqs <-chan *s
 			}
 		}
 	}
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
 		notify(ch, reqError, asWireError(err))
+	default:
+		notify(ch, reqEnd, struct{}{})
 	}
 }
 

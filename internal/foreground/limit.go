@@ -15,7 +15,7 @@ type Limit struct {
 
 // NewLimit returns a limit of a number of bytes. name is the option that sets it.
 func NewLimit(bytes int64, name string) *Limit {
-	l := &Limit{err: fmt.Errorf("the command printed more than %d MiB, see %s", bytes>>20, name)}
+	l := &Limit{err: fmt.Errorf("more than %d MiB were printed, see %s", bytes>>20, name)}
 	l.left.Store(bytes)
 	return l
 }

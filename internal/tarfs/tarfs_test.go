@@ -359,13 +359,14 @@ func TestLimitsApplyOnBothSides(t *testing.T) {
 	src := t.TempDir()
 	write(t, src, "d/e/f", "12345", 0o644)
 	write(t, src, "g", "1234567890", 0o644)
-	stream, _ := pack(t, src, PackOptions{})
+	stream, _ := pack(t, src, PackOptions{Limits: Limits{AllNames: len("d" + "d/e" + "d/e/f" + "g")}})
 	tests := map[string]Limits{
 		"files":         {Files: 3},
 		"bytes":         {Bytes: 14},
 		"bytes of one":  {FileBytes: 9},
 		"depth":         {Depth: 2},
 		"name length":   {NameBytes: 4},
+		"names":         {AllNames: len("d"+"d/e"+"d/e/f"+"g") - 1},
 		"file and byte": {Files: 2, Bytes: 4},
 	}
 	for name, limits := range tests {

@@ -178,5 +178,6 @@ type CopyName struct {
 
 // EventRequest opens the events channel.
 type EventRequest struct {
-	From uint64 `json:"from"` // the first sequence number wanted
+	From  uint64 `json:"from"`             // the first sequence number wanted
+	SoFar bool   `json:"so_far,omitempty"` // end after the events that there are now
 }

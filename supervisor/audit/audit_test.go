@@ -370,6 +370,27 @@ func TestAFollowerStartsAtItsOffsetAndStopsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestAFollowerEndsWithTheEventsSoFar(t *testing.T) {
+	dir := filled(t, 3)
+	l := open(t, dir, Options{})
+	defer l.Close()
+	f, err := l.Subscribe(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	f.StopHere()
+	add(t, l, wire.Event{Type: wire.EventExec})
+	for want := uint64(1); want <= 3; want++ {
+		if e, err := f.Next(t.Context()); err != nil || e.Seq != want {
+			t.Errorf("got event %d %v, want %d", e.Seq, err, want)
+		}
+	}
+	if e, err := f.Next(t.Context()); !errors.Is(err, ErrStopped) {
+		t.Errorf("got event %d, %v", e.Seq, err)
+	}
+}
+
 func TestAnEventTooLargeIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, Options{})

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,6 +21,7 @@ type Follower struct {
 	log  *Log
 	from uint64
 	next int64 // offset of the next line
+	stop int64 // offset at which the wanted events end; -1: none
 	in   *bufio.Reader
 	src  *section
 }
@@ -56,14 +58,25 @@ func (l *Log) Subscribe(from uint64) (*Follower, error) {
 		return nil, fmt.Errorf("follow the audit log: %w", err)
 	}
 	src := &section{file: os.NewFile(uintptr(fd), l.file.Name())}
-	return &Follower{log: l, from: from, src: src, in: bufio.NewReaderSize(src, 16<<10)}, nil
+	return &Follower{log: l, from: from, stop: -1, src: src, in: bufio.NewReaderSize(src, 16<<10)}, nil
 }
 
 // Close ends the follower.
 func (f *Follower) Close() error { return f.src.file.Close() }
 
+// ErrStopped is the end of the events that a follower reads.
+var ErrStopped = errors.New("the end of the wanted events")
+
+// StopHere ends the follower after the last event that the log has now.
+func (f *Follower) StopHere() {
+	f.log.mu.Lock()
+	defer f.log.mu.Unlock()
+	f.stop = f.log.size
+}
+
 // Next waits for the next event. It returns [os.ErrClosed] after the last event
-// of a closed log, and the error of ctx when that ends first.
+// of a closed log, [ErrStopped] where StopHere was called, and the error of ctx when that
+// ends first.
 func (f *Follower) Next(ctx context.Context) (wire.Event, error) {
 	for {
 		if err := f.wait(ctx); err != nil {
@@ -86,6 +99,9 @@ func (f *Follower) Next(ctx context.Context) (wire.Event, error) {
 
 // wait returns nil once a whole line can be read.
 func (f *Follower) wait(ctx context.Context) error {
+	if f.stop >= 0 && f.next >= f.stop {
+		return ErrStopped
+	}
 	for {
 		l := f.log
 		l.mu.Lock()

@@ -238,18 +238,21 @@ func (h *handler) Changes(ctx context.Context) ([]wire.Change, error) {
 	return h.session.Changes(ctx)
 }
 
-// Events follows the audit log.
-func (h *handler) Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error] {
+// Events reads the audit log, and follows it unless the events so far are wanted.
+func (h *handler) Events(ctx context.Context, req wire.EventRequest) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
-		f, err := h.log.Subscribe(from)
+		f, err := h.log.Subscribe(req.From)
 		if err != nil {
 			yield(wire.Event{}, err)
 			return
 		}
 		defer func() { _ = f.Close() }() // opened for reading
+		if req.SoFar {
+			f.StopHere()
+		}
 		for {
 			e, err := f.Next(ctx)
-			if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) {
+			if errors.Is(err, os.ErrClosed) || errors.Is(err, audit.ErrStopped) {
 				return
 			}
 			if !yield(e, err) || err != nil {

@@ -1,7 +1,9 @@
 package local
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,6 +33,28 @@ func (b *Backend) checkImage(dir string) error {
 		return fmt.Errorf("image: the state directory %s lies in %s: name another with XDG_STATE_HOME", state, dir)
 	}
 	return nil
+}
+
+// UsesImage implements [sandbox.Backend].
+func (b *Backend) UsesImage(dir string) (bool, error) {
+	entries, err := os.ReadDir(b.cfg.State.Sandboxes())
+	if err != nil {
+		return false, fmt.Errorf("list sandboxes: %w", err)
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil { // else it is not complete
+		dir = real
+	}
+	for _, e := range entries {
+		i, err := readInfo(filepath.Join(b.cfg.State.Sandboxes(), e.Name()))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // it begins or ends
+		case err != nil:
+			return false, fmt.Errorf("sandbox %s: %w", e.Name(), err)
+		case i.Image == dir:
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // ownMounts starts the supervisor in a mount namespace of its own. A user gets a

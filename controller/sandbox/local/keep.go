@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -128,21 +127,11 @@ func (k Kept) Dial(ctx context.Context, build string) (*channel.Client, error) {
 // the record of the run.
 func (k Kept) Delete(ctx context.Context) error {
 	d := &directory{state: k.state, path: k.dir}
-	data, err := os.ReadFile(filepath.Join(k.dir, "info.json"))
-	if err == nil {
-		err = json.Unmarshal(data, &d.info)
-	}
-	if err == nil {
-		err = endProcess(ctx, d.info)
+	var err error
+	if d.info, err = readInfo(k.dir); err == nil {
+		_, err = d.collect(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("delete sandbox %s: %w", k.ID, err)
-	}
-	d.lease, err = statedir.TakeLock(leaseOf(k.dir), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
-		return nil // a collector is removing it, or has removed it
-	}
-	if err = errors.Join(err, d.storeAudit(), d.remove()); err != nil {
 		return fmt.Errorf("delete sandbox %s: %w", k.ID, err)
 	}
 	return nil
@@ -151,23 +140,10 @@ func (k Kept) Delete(ctx context.Context) error {
 // lateEnd is how long a supervisor may take to end after its lease.
 const lateEnd = time.Minute
 
-// overdue ends a supervisor that has not ended after its lease, and locks the
-// lease; nil if there is no such supervisor.
-func overdue(dir string) *os.File {
+// overdue reports whether a supervisor has not ended after its lease.
+func overdue(dir string) bool {
 	until, ok := keptUntil(dir)
-	if !ok || time.Since(until) < lateEnd {
-		return nil
-	}
-	var i info
-	data, err := os.ReadFile(filepath.Join(dir, "info.json"))
-	if err != nil || json.Unmarshal(data, &i) != nil || endProcess(context.Background(), i) != nil {
-		return nil
-	}
-	lease, err := statedir.TakeLock(leaseOf(dir), unix.LOCK_EX|unix.LOCK_NB)
-	if err != nil {
-		return nil
-	}
-	return lease
+	return ok && time.Since(until) >= lateEnd
 }
 
 var _ sandbox.Sandbox = (*box)(nil)

@@ -80,6 +80,7 @@ type info struct {
 	ID      string    `json:"id"`
 	RunID   string    `json:"run_id"`
 	Created time.Time `json:"created"`
+	Image   string    `json:"image,omitempty"`      // directory of its root file system
 	PID     int       `json:"pid,omitempty"`        // the supervisor
 	Start   uint64    `json:"start_time,omitempty"` // its start time, proc(5) field 22
 }
@@ -101,7 +102,7 @@ func (d *directory) messages() string { return filepath.Join(d.path, "supervisor
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 
 // makeDirectory makes the directory of a sandbox and locks its lease.
-func (b *Backend) makeDirectory(runID string) (_ *directory, err error) {
+func (b *Backend) makeDirectory(runID, image string) (_ *directory, err error) {
 	if !idPattern.MatchString(runID) {
 		return nil, fmt.Errorf("run id %q: letters, digits and dashes only", runID)
 	}
@@ -129,7 +130,7 @@ func (b *Backend) makeDirectory(runID string) (_ *directory, err error) {
 	if err := os.Mkdir(p.tree(), 0o755); err != nil {
 		return nil, err
 	}
-	p.info = info{Version: 1, ID: runID, RunID: runID, Created: time.Now().UTC()}
+	p.info = info{Version: 1, ID: runID, RunID: runID, Created: time.Now().UTC(), Image: image}
 	return p, p.writeInfo()
 }
 
@@ -153,6 +154,15 @@ func spread(dir string) {
 		return
 	}
 	_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|topDir)
+}
+
+// readInfo reads what is known of the sandbox in a directory.
+func readInfo(dir string) (i info, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, "info.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &i)
+	}
+	return i, err
 }
 
 // leaseName is the file that is locked while the controller is alive.
@@ -196,7 +206,7 @@ func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, 
 	if err != nil {
 		return nil, fmt.Errorf("find supervisor: %w", err)
 	}
-	p, err := b.makeDirectory(s.RunID)
+	p, err := b.makeDirectory(s.RunID, s.Image)
 	if err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
@@ -215,9 +225,11 @@ func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
 	}
 	var found []sandbox.Leftover
 	for _, p := range dead {
-		l := p.leftover()
-		l.Err = errors.Join(endProcess(ctx, p.info), p.storeAudit(), p.remove())
-		found = append(found, l)
+		removed, err := p.collect(ctx)
+		if l := p.leftover(); removed || err != nil {
+			l.Err = err
+			found = append(found, l)
+		}
 	}
 	return found, ctx.Err()
 }
@@ -231,13 +243,35 @@ func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
 	var found []sandbox.Leftover
 	for _, p := range dead {
 		found = append(found, p.leftover())
-		err = errors.Join(err, p.lease.Close())
+		if p.lease != nil {
+			err = errors.Join(err, p.lease.Close())
+		}
 	}
 	return found, errors.Join(err, ctx.Err())
 }
 
+// collect ends the supervisor of a sandbox and removes the sandbox. Its audit log is
+// moved to the record of the run. It returns false if another process removes it.
+func (d *directory) collect(ctx context.Context) (removed bool, err error) {
+	err = endProcess(ctx, d.info)
+	if d.lease == nil && err != nil {
+		return false, err
+	}
+	if d.lease == nil { // the supervisor had locked it
+		d.lease, err = statedir.TakeLock(leaseOf(d.path), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
+			return false, nil // a collector is removing it, or has removed it
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, errors.Join(err, d.storeAudit(), d.remove())
+}
+
 // orphans locks the leases of the sandboxes whose controller is gone. A locked
-// lease excludes other collectors.
+// lease excludes other collectors. A supervisor that has outlived its lease still
+// holds it, see [overdue].
 func (b *Backend) orphans() ([]*directory, error) {
 	unlock, err := b.cfg.State.Lock()
 	if err != nil {
@@ -273,23 +307,19 @@ func (d *directory) storeAudit() error {
 }
 
 // orphan locks the lease of a sandbox whose controller is gone; nil if the
-// controller is alive.
+// controller is alive. It ends no process.
 func (b *Backend) orphan(dir string) *directory {
 	p := &directory{state: b.cfg.State, path: dir}
 	if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
 		return nil
 	}
 	lease, err := statedir.TakeLock(leaseOf(dir), unix.LOCK_EX|unix.LOCK_NB)
-	if err != nil {
-		if lease = overdue(dir); lease == nil {
-			return nil
-		}
+	if err != nil && !overdue(dir) {
+		return nil
 	}
 	p.lease = lease
-	if data, err := os.ReadFile(filepath.Join(dir, "info.json")); err == nil {
-		// A file that is incomplete after a crash names no process. Its supervisor
-		// ended with the controller's socket.
-		_ = json.Unmarshal(data, &p.info)
-	}
+	// A file that is incomplete after a crash names no process. Its supervisor ended
+	// with the controller's socket.
+	p.info, _ = readInfo(dir)
 	return p
 }

@@ -93,7 +93,7 @@ type handler struct{ files channel.Files }
 
 func (h handler) Files() channel.Files                           { return h.files }
 func (h handler) Changes(context.Context) ([]wire.Change, error) { return nil, nil }
-func (h handler) Events(ctx context.Context, _ uint64) iter.Seq2[wire.Event, error] {
+func (h handler) Events(ctx context.Context, _ wire.EventRequest) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
 		if yield(wire.Event{Seq: 1, Type: wire.EventSession}, nil) {
 			<-ctx.Done()
@@ -403,4 +403,75 @@ func TestAnAuditLogThatIsNoFileIsNotOpened(t *testing.T) {
 			}
 		})
 	}
+}
+
+// overdueSandbox makes the directory of a sandbox in an image. Its supervisor, a
+// sleep, has outlived its lease and holds it.
+func overdueSandbox(t *testing.T, b *Backend, image string) *exec.Cmd {
+	t.Helper()
+	d, err := b.makeDirectory("run-1", image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "1000")
+	cmd.ExtraFiles = []*os.File{d.lease}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	d.info.PID = cmd.Process.Pid
+	if d.info.Start, err = startTime(d.info.PID); err == nil {
+		err = errors.Join(d.writeInfo(), d.lease.Close())
+	}
+	kept := wire.Kept{Until: time.Now().Add(-2 * lateEnd)}
+	if err := errors.Join(err, statedir.WriteJSON(filepath.Join(d.path, layout.KeptFile), kept)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func TestOnlyCollectEndsAnOverdueSupervisor(t *testing.T) {
+	b, state := newBackend(t)
+	cmd := overdueSandbox(t, b, "")
+	found, err := b.Leftovers(t.Context())
+	if err != nil || len(found) != 1 || found[0].RunID != "run-1" {
+		t.Errorf("Leftovers = %+v, %v", found, err)
+	}
+	var status syscall.WaitStatus
+	if pid, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WNOHANG, nil); pid != 0 || err != nil {
+		t.Fatalf("Leftovers ended the supervisor: %v, %v", status, err)
+	}
+	if found, err = b.Collect(t.Context()); err != nil || len(found) != 1 || found[0].Err != nil {
+		t.Errorf("Collect = %+v, %v", found, err)
+	}
+	if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("the supervisor: %v", err)
+	}
+	empty(t, state.Sandboxes())
+}
+
+func TestAnImageIsUsedUntilItsSandboxIsDeleted(t *testing.T) {
+	b, _ := newBackend(t)
+	dir := t.TempDir()
+	uses := func(dir string, want bool) {
+		t.Helper()
+		if got, err := b.UsesImage(dir); got != want || err != nil {
+			t.Errorf("UsesImage(%s) = %v, %v", dir, got, err)
+		}
+	}
+	uses(dir, false)
+	overdueSandbox(t, b, dir)
+	uses(dir, true)
+	if err := os.Symlink(dir, dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	uses(dir+"/link", true)
+	uses(dir+"/other", false)
+	if _, err := b.Collect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	uses(dir, false)
 }
