@@ -120,11 +120,6 @@ func ServeSocket(ctx context.Context, socket string, o Options) error {
 	if err := d.receive(); err != nil {
 		return err
 	}
-	if seconds := d.boot.LifetimeSeconds; seconds > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
-		defer cancel()
-	}
 	err := d.serve(ctx, o)
 	return errors.Join(err, d.leave(err), d.lock.Close())
 }
@@ -172,6 +167,8 @@ func (d *daemon) answer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ctx, ended := d.limited(ctx)
+	defer ended()
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var connections sync.WaitGroup

@@ -45,11 +45,6 @@ func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, o Options) e
 	if boot.Version.Major != wire.Current.Major {
 		return fmt.Errorf("bootstrap version %d: this build speaks %d", boot.Version.Major, wire.Current.Major)
 	}
-	if boot.LifetimeSeconds > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(boot.LifetimeSeconds)*time.Second)
-		defer cancel()
-	}
 	k, err := newKeeper(ctx, boot.Keep)
 	if err != nil {
 		return err
@@ -58,6 +53,8 @@ func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, o Options) e
 	if err != nil {
 		return errors.Join(err, k.close())
 	}
+	ctx, cancel := h.limited(ctx)
+	defer cancel()
 	err = h.serve(ctx, conn)
 	if k != nil && ctx.Err() == nil && h.alive() {
 		// The controller did not end the session, so it is gone, whatever broke.
@@ -92,6 +89,15 @@ func openHandler(ctx context.Context, boot wire.Bootstrap, o Options) (*handler,
 		}
 	}
 	return h, nil
+}
+
+// limited returns a context that ends when the lifetime of the session is over, which
+// begins now: however long the session took to open, it can be used.
+func (h *handler) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if h.boot.LifetimeSeconds <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Duration(h.boot.LifetimeSeconds)*time.Second)
 }
 
 // bootPolicy loads the policy of a bootstrap. Files that it extends must be in the

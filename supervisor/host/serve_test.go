@@ -4,9 +4,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
@@ -157,5 +162,63 @@ func TestVariablesAreThoseThatWereDelivered(t *testing.T) {
 	}
 	if got := run("echo $FROM"); got != "controller" {
 		t.Errorf("after all: %q", got)
+	}
+}
+
+// slowly delays the first open of a file by d.
+func slowly(t *testing.T, name string, d time.Duration) {
+	t.Helper()
+	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC, unix.O_RDONLY|unix.O_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM, unix.AT_FDCWD, name); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		var event [24]byte // struct fanotify_event_metadata
+		if n, err := unix.Read(fd, event[:]); n != len(event) {
+			t.Errorf("read of an event: %d bytes, %v", n, err)
+			return
+		}
+		<-time.After(d)
+		file := int32(binary.NativeEndian.Uint32(event[16:]))
+		_ = unix.FanotifyMark(fd, unix.FAN_MARK_REMOVE, unix.FAN_OPEN_PERM, unix.AT_FDCWD, name)
+		answer := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, uint32(file)), unix.FAN_ALLOW)
+		if _, err := unix.Write(fd, answer); err != nil {
+			t.Errorf("answer: %v", err)
+		}
+		_ = unix.Close(int(file))
+	}()
+}
+
+// TestALifetimeBeginsWhenTheSessionIsOpen opens one for longer than it may live.
+func TestALifetimeBeginsWhenTheSessionIsOpen(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	boot := testBoot(t, testPolicy)
+	dir := t.TempDir()
+	boot.AuditPath, boot.AuditKey, boot.LifetimeSeconds = filepath.Join(dir, "audit.jsonl"), filepath.Join(dir, "key"), 1
+	if err := os.WriteFile(boot.AuditKey, []byte(strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	slowly(t, boot.AuditKey, 1100*time.Millisecond)
+	var err error
+	if boot.HostKey, boot.AuthorizedKey, err = channel.NewKeyPair(); err != nil {
+		t.Fatal(err)
+	}
+	ours, file, err := channel.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	theirs, err := channel.FromFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = Serve(context.Background(), theirs, boot, Options{Operator: supervisor.DefaultOperator, Build: "test"})
+	data, _ := os.ReadFile(boot.AuditPath)
+	if !strings.Contains(string(data), `"cause":"lifetime"`) {
+		t.Errorf("the session did not end by its lifetime: %v\n%s", err, data)
 	}
 }
