@@ -140,8 +140,12 @@ func (p *process) wait(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	err = raw.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return err == nil && n == 1
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			if !errors.Is(err, unix.EINTR) { // else the end of a process that has ended would not be seen again
+				return err == nil && n == 1
+			}
+		}
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -36,8 +36,12 @@ func (k *parents) alive(pid int) (target.Process, bool) {
 // lives reports whether the process of a pidfd has not ended. See pidfd_open(2).
 func lives(pidfd int) bool {
 	fds := [1]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds[:], 0)
-	return err == nil && n == 0
+	for {
+		n, err := unix.Poll(fds[:], 0)
+		if err != unix.EINTR { // a signal interrupts it, although it does not wait
+			return err == nil && n == 0
+		}
+	}
 }
 
 // add stores a process, and opens a pidfd when it was stored before.
