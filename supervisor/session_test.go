@@ -38,7 +38,7 @@ name: test
 command_rules:
   - {name: no-kill, commands: [kill, /usr/bin/kill], decision: deny, message: no signals, }
   - {name: swapped, commands: [hostid], decision: redirect, redirect_to: {command: sh, args: [-c, "echo instead $MARK"], environment: {MARK: set}}}
-  - {name: short, commands: [sleep], decision: allow, timeout: 10s}
+  - {name: short, commands: [sleep], decision: allow, timeout: 10m}
   - {name: rest, commands: ['*'], decision: allow}
 file_rules:
   - {name: guarded, paths: ['${WORKSPACE}/guarded', '${WORKSPACE}/guarded/**'], operations: [write, create, delete, rename, mkdir, link, symlink, mknod], decision: deny}
@@ -354,6 +354,10 @@ func TestADeadlineEndsTheWholeTree(t *testing.T) {
 	}
 	if _, out := b.run(t, "ps", "ax", "-o", "comm"); strings.Contains(out, "sleep") {
 		t.Errorf("left over: %s", out)
+	}
+	b = openBox(t, strings.Replace(testPolicy, "timeout: 10m", "timeout: 300ms", 1))
+	if exit, _ := b.run(t, "sleep", "1000"); exit.Kind != wire.ExitDeadline {
+		t.Errorf("the time of a rule: exit %+v", exit)
 	}
 }
 

@@ -41,7 +41,7 @@ func (s *screen) String() string {
 
 func (s *screen) see(t testing.TB, text string) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for !strings.Contains(s.String(), text) {
 		select {
 		case <-s.more:
@@ -85,7 +85,7 @@ func (s *sitting) end(t testing.TB) wire.Exit {
 	select {
 	case exit := <-s.ended:
 		return exit
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatalf("it does not end: %q", s.screen)
 		return wire.Exit{}
 	}
@@ -176,7 +176,7 @@ func TestCtrlCReachesTheForeground(t *testing.T) {
 // waitFor waits until a program of that name runs in the session.
 func (b *box) waitFor(t testing.TB, name string) {
 	t.Helper()
-	exit, out := b.request(t, wire.ExecRequest{ID: "wait-" + name, DeadlineMS: 20_000,
+	exit, out := b.request(t, wire.ExecRequest{ID: "wait-" + name, DeadlineMS: 120_000,
 		Argv: []string{"sh", "-c", "until pgrep -x " + name + "; do :; done"}})
 	if exit.Code != 0 || exit.Kind != wire.ExitExited {
 		t.Fatalf("%s does not run: %+v %s", name, exit, out)

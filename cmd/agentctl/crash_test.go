@@ -193,9 +193,18 @@ func (p *crashFixture) fill() {
 		return
 	}
 	defer f.Close()
-	var st unix.Statfs_t
-	if err = unix.Statfs(p.dir, &st); err == nil {
-		err = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize)
+	for size := int64(0); ; {
+		var st unix.Statfs_t
+		if err = unix.Statfs(p.dir, &st); err != nil || st.Bavail == 0 {
+			break
+		}
+		more := int64(st.Bavail) * st.Bsize
+		err = unix.Fallocate(int(f.Fd()), 0, size, more)
+		if err == nil {
+			size += more
+		} else if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EINTR) { // other processes of the run write meanwhile
+			break
+		}
 	}
 	if err != nil {
 		p.t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -154,11 +155,14 @@ func TestAModelEndpointThatFailsBlocksARun(t *testing.T) {
 			for _, open := range []bool{false, true} {
 				server := httptest.NewTLSServer(tt.handler)
 				p := newFixture(t, "true", "")
-				more := ", timeout_seconds: 1}}}"
-				if open {
-					more = ", timeout_seconds: 1}}, fail_mode: open}"
+				seconds, mode := 60, ""
+				if name == "takes too long" {
+					seconds = 1
 				}
-				guarded(p, server, more)
+				if open {
+					mode = ", fail_mode: open"
+				}
+				guarded(p, server, fmt.Sprintf(", timeout_seconds: %d}}%s}", seconds, mode))
 				r, code, errs := p.runWithAuthorities(server)
 				switch {
 				case open && (code != 0 || !strings.Contains(errs, tt.want)):

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,10 +20,12 @@ import (
 	"agentsh/internal/testenv"
 )
 
-// busy is an agent that takes no signal and has children that use the processor.
-const busy = `trap '' TERM INT HUP
+// busy is an agent that ends by no signal, makes a file when it gets a TERM, and has children that use the processor.
+const busy = `trap 'echo taken > taken' TERM
+trap '' INT HUP
 for i in 1 2 3; do (trap '' TERM INT HUP; while :; do :; done) & done
 setsid sh -c "trap '' TERM INT HUP; while :; do sleep 1; done" &
+echo x > began
 echo agent at work
 while :; do echo x > busy.txt; cat busy.txt > /dev/null; done`
 
@@ -62,8 +66,20 @@ func awaitEnds(t *testing.T, fds []unix.PollFd, limit time.Duration) bool {
 	return true
 }
 
-// withoutGrace is less than the time that a command has between TERM and KILL.
-const withoutGrace = 1500 * time.Millisecond
+// find returns the files of a name below a directory.
+func (p *fixture) find(dir, name string) (found []string) {
+	p.t.Helper()
+	err := filepath.WalkDir(p.path(dir), func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.Name() == name {
+			found = append(found, path)
+		}
+		return err
+	})
+	if err != nil {
+		p.t.Error(err)
+	}
+	return found
+}
 
 func TestAnAgentEndsWithItsAgentctl(t *testing.T) {
 	testenv.Need(t, testenv.Root)
@@ -85,12 +101,20 @@ func TestAnAgentEndsWithItsAgentctl(t *testing.T) {
 			_ = g.cmd.Process.Signal(first)
 			killed := time.Now()
 			_ = g.cmd.Process.Kill()
-			if !awaitEnds(t, fds, withoutGrace) {
-				t.Errorf("processes are left after %s", withoutGrace)
+			if !awaitEnds(t, fds, 2*time.Minute) {
+				t.Error("processes are left")
 			}
 			t.Logf("%d processes ended in %s: %s", len(fds), time.Since(killed), names)
 			_ = g.cmd.Wait()
 			waitOrphans(t)
+			if first == 0 { // nothing has removed its files
+				if len(p.find("state/agentsh/sandboxes", "began")) == 0 {
+					t.Error("the files of the agent are not there")
+				}
+				if taken := p.find("state/agentsh/sandboxes", "taken"); len(taken) > 0 {
+					t.Errorf("the agent got a signal that it can take: %s", taken)
+				}
+			}
 			if out, err := p.command("gc").CombinedOutput(); err != nil {
 				t.Errorf("gc: %v\n%s", err, out)
 			}

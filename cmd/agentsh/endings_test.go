@@ -82,6 +82,13 @@ func checkEnding(t *testing.T, cause wire.Cause, code int, errs, log string) {
 	}
 }
 
+// anEnd is a way in which a session ends.
+type anEnd struct {
+	policy string
+	flags  []string
+	end    func(t *testing.T, dir string, one host.Running) // nil: by time
+}
+
 // A session in the background ends in every way that can be brought about from outside.
 func TestTheCallersOfASessionLearnWhyItEnded(t *testing.T) {
 	kill := func(pid func(host.Running) int) func(*testing.T, string, host.Running) {
@@ -91,50 +98,57 @@ func TestTheCallersOfASessionLearnWhyItEnded(t *testing.T) {
 			}
 		}
 	}
-	for cause, tt := range map[wire.Cause]struct {
-		policy string
-		flags  []string
-		end    func(*testing.T, string, host.Running)
-	}{
-		wire.CauseSupervisor: {end: kill(func(one host.Running) int { return one.PID })},
-		wire.CauseInit:       {end: kill(func(one host.Running) int { return one.Parts[0] })},
-		wire.CauseFileServer: {end: kill(func(one host.Running) int { return one.Parts[1] })},
-		// the commands of a case must have begun before its time is over
-		wire.CauseLifetime:       {flags: []string{"--timeout", "10s"}},
-		wire.CauseSessionTimeout: {policy: "resource_limits: {session_timeout: 10s}\n"},
-		wire.CauseClosed: {end: func(t *testing.T, dir string, one host.Running) {
-			if out, err := program(t, dir, "session", "destroy", one.Name).CombinedOutput(); err != nil {
-				t.Errorf("%v %s", err, out)
-			}
-		}},
+	destroy := func(t *testing.T, dir string, one host.Running) {
+		if out, err := program(t, dir, "session", "destroy", one.Name).CombinedOutput(); err != nil {
+			t.Errorf("%v %s", err, out)
+		}
+	}
+	took := anEnd{end: destroy}.check(t, wire.CauseClosed)
+	// The commands must have begun before the time is over, on a slow machine too.
+	limit := strconv.Itoa(2+int(6*took.Seconds())) + "s"
+	for cause, tt := range map[wire.Cause]anEnd{
+		wire.CauseLifetime:       {flags: []string{"--timeout", limit}},
+		wire.CauseSessionTimeout: {policy: "resource_limits: {session_timeout: " + limit + "}\n"},
+		wire.CauseSupervisor:     {end: kill(func(one host.Running) int { return one.PID })},
+		wire.CauseInit:           {end: kill(func(one host.Running) int { return one.Parts[0] })},
+		wire.CauseFileServer:     {end: kill(func(one host.Running) int { return one.Parts[1] })},
 	} {
 		t.Run(string(cause), func(t *testing.T) {
 			t.Parallel()
-			dir := workDir(t)
-			policy := filepath.Join(dir, "policy.yaml")
-			if err := os.WriteFile(policy, []byte(entryPolicy+tt.policy), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			one := session(t, dir, "one", tt.flags...)
-			processes, err := pidfds([]int{one.PID})
-			if err != nil {
-				t.Fatal(err)
-			}
-			idle := program(t, dir, "exec", "-s", "one", "--", "sh", "-c", "echo ready; exec sleep 1000")
-			// a command that ends by itself when its files are gone, with a status of its own
-			reading := program(t, dir, "exec", "-s", "one", "--", "sh", "-c", "echo x >f; echo ready; while cat f >/dev/null; do :; done; exit 7")
-			said := []*bytes.Buffer{startReady(t, idle), startReady(t, reading)}
-			if tt.end != nil {
-				tt.end(t, dir, one)
-			}
-			codes := []int{exitCode(idle.Wait()), exitCode(reading.Wait())}
-			endsPidfd(t, processes[0])
-			for i, code := range codes {
-				checkEnding(t, cause, code, said[i].String(), one.Audit)
-			}
-			checkKilled(t, dir, one, cause == wire.CauseSupervisor)
+			tt.check(t, cause)
 		})
 	}
+}
+
+// check ends a session with commands in it. It returns how long these took to begin.
+func (tt anEnd) check(t *testing.T, cause wire.Cause) (took time.Duration) {
+	t.Helper()
+	dir := workDir(t)
+	policy := filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(policy, []byte(entryPolicy+tt.policy), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	one := session(t, dir, "one", tt.flags...)
+	processes, err := pidfds([]int{one.PID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := program(t, dir, "exec", "-s", "one", "--", "sh", "-c", "echo ready; exec sleep 1000")
+	// a command that ends by itself when its files are gone, with a status of its own
+	reading := program(t, dir, "exec", "-s", "one", "--", "sh", "-c", "echo x >f; echo ready; while cat f >/dev/null; do sleep 0.1; done; exit 7")
+	said := []*bytes.Buffer{startReady(t, idle), startReady(t, reading)}
+	took = time.Since(begin)
+	if tt.end != nil {
+		tt.end(t, dir, one)
+	}
+	codes := []int{exitCode(idle.Wait()), exitCode(reading.Wait())}
+	endsPidfd(t, processes[0])
+	for i, code := range codes {
+		checkEnding(t, cause, code, said[i].String(), one.Audit)
+	}
+	checkKilled(t, dir, one, cause == wire.CauseSupervisor)
+	return took
 }
 
 // checkKilled checks whether readers of the log say that the supervisor was killed.

@@ -545,7 +545,7 @@ func endsPidfd(t *testing.T, fd int) {
 	t.Helper()
 	n, err := 0, error(unix.EINTR)
 	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(hang.Milliseconds()))
 	}
 	if n != 1 {
 		t.Errorf("a process does not end: %v", err)

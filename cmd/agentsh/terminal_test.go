@@ -98,7 +98,7 @@ func (s *seat) text() string {
 
 func (s *seat) see(t testing.TB, text string) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(hang)
 	for !strings.Contains(s.text(), text) {
 		select {
 		case <-s.more:
@@ -286,7 +286,7 @@ func TestAVanishedTerminalEndsTheCommand(t *testing.T) {
 	go func() { ended <- cmd.Wait() }()
 	select {
 	case <-ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(hang):
 		t.Fatal("it outlives its terminal")
 	}
 }

@@ -127,7 +127,7 @@ func TestAnOutputThatIsNoRegularFileIsAnError(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "regular") {
 				t.Errorf("%s: %v", name, err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Errorf("%s: it is read without an end", name)
 			if f, err := os.OpenFile(name, os.O_WRONLY, 0); err == nil {
 				_ = f.Close()

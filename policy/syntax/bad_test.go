@@ -173,7 +173,7 @@ func TestHostileFilesCostLittle(t *testing.T) {
 			} else if len(err.Error()) > 100_000 {
 				t.Errorf("the error is %d bytes long", len(err.Error()))
 			}
-			if spent := (after.TotalAlloc - before.TotalAlloc) >> 20; spent > 400 || took > 10*time.Second {
+			if spent := (after.TotalAlloc - before.TotalAlloc) >> 20; spent > 400 || took > time.Minute {
 				t.Errorf("%d MiB, %v", spent, took)
 			}
 		})

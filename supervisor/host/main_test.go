@@ -24,7 +24,7 @@ name: test
 command_rules:
   - {name: no-kill, commands: [kill, /usr/bin/kill], decision: deny, message: no signals, }
   - {name: swapped, commands: [hostid], decision: redirect, redirect_to: {command: sh, args: [-c, "echo instead $MARK"], environment: {MARK: set}}}
-  - {name: short, commands: [sleep], decision: allow, timeout: 10s}
+  - {name: short, commands: [sleep], decision: allow, timeout: 10m}
   - {name: rest, commands: ['*'], decision: allow}
 file_rules:
   - {name: guarded, paths: ['${WORKSPACE}/guarded', '${WORKSPACE}/guarded/**'], operations: [write, create, delete, rename, mkdir, link, symlink, mknod], decision: deny}

@@ -173,15 +173,23 @@ func checkDead(t *testing.T, name string) {
 }
 
 func TestATimeoutIsDistinguishedFromAFailure(t *testing.T) {
-	res, err := Run(context.Background(), Command{
-		Argv: []string{"sh", "-c", "echo started; exec sleep 1000"}, Env: shellEnv,
-		Timeout: 5 * time.Second, Grace: 50 * time.Millisecond,
+	_, err := Run(context.Background(), Command{
+		Argv: []string{"sleep", "1000"}, Env: shellEnv, Timeout: 100 * time.Millisecond, Grace: 50 * time.Millisecond,
 	})
 	if !errors.Is(err, ErrTimeout) {
 		t.Fatalf("err = %v, want %v", err, ErrTimeout)
 	}
-	if string(res.Stdout) != "started\n" {
-		t.Errorf("output before the limit = %q", res.Stdout)
+}
+
+func TestTheOutputBeforeTheEndIsKept(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	res, err := Run(ctx, Command{
+		Argv: []string{"sh", "-c", "echo started; exec sleep 1000"}, Env: shellEnv, Grace: 50 * time.Millisecond,
+		Stdout: writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil }),
+	})
+	if !errors.Is(err, context.Canceled) || string(res.Stdout) != "started\n" {
+		t.Errorf("output before the end = %q, %v", res.Stdout, err)
 	}
 }
 
