@@ -1,5 +1,6 @@
 # agentsh: build, test, demo. A target that needs something installs it.
-GO       ?= go
+# The Go that go.mod asks for, fetched where the installed one is older.
+GO       ?= $(CURDIR)/packaging/go.sh
 TOOLS    := $(CURDIR)/.tools
 LINT     := $(TOOLS)/golangci-lint-v2.12.0
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -7,11 +8,11 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 STATIC   := -trimpath -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"'
 SANDBOX  := $(GO) build $(STATIC)
 # Kernel tests need root; the build does not.
-AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
+AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
 .PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes trace agents soak
-.PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test places suites suites-smoke clean
+.PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places kernels suites suites-smoke clean
 
 all: build
 
@@ -35,7 +36,7 @@ check: lint race cross ## all checks for a change: about 10 minutes
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unused code
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/agents/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/kernels/*.sh test/places/*.sh test/agents/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 tidy:
@@ -125,6 +126,11 @@ reproduce: packages ## check that a second build gives the same bytes
 install-test: packages $(TOOLS)/root-bookworm.tar ## install, upgrade and remove each package in a new root
 	$(AS_ROOT) test/install/run.sh out/packages $(TOOLS)/root-bookworm.tar $(NFPM)
 
+# Debian 12 and 13 with make, git and apt alone: what the README says must do.
+FRESH ?= bookworm trixie
+fresh: ## make demo on a fresh Debian 12 and 13: 10 minutes
+	for suite in $(FRESH); do $(AS_ROOT) test/install/fresh.sh $$suite demo || exit; done
+
 $(TOOLS)/root-bookworm.tar: packaging/root.sh
 	$(AS_ROOT) packaging/root.sh bookworm $@
 
@@ -193,6 +199,12 @@ PLACES ?= musl no-fuse no-userns docker-root docker-user podman podman-unmasked
 places: build $(if $(filter arm64-%,$(PLACES)),cross) ## the same checks in containers, minimal roots and virtual machines
 	packaging/deps.sh places $(if $(filter arm64-%,$(PLACES)),places-arm64)
 	GO="$(GO)" EVASIONS=$(EVASIONS) test/places/run.sh $(PLACES)
+
+# Emulated machines are slow: a quarter of an hour each. On 5.10 the configuration allows landlock.
+KERNELS ?= 5.10 6.1 6.12 newest
+kernels: build ## the demo and the README's session on Debian's kernels, in virtual machines: an hour
+	packaging/deps.sh places
+	$(AS_ROOT) test/kernels/run.sh $(KERNELS)
 
 # Minutes, on a machine that does nothing else: doc/performance.md.
 bench: build ## the figures of doc/performance.md: 20 minutes on an idle machine

@@ -16,7 +16,10 @@ tool() {
 
 for set in "$@"; do
 	case $set in
-	build) for p in gcc libc6-dev pkg-config libseccomp-dev git ca-certificates curl; do want "$p"; done ;;
+	build)
+		for p in gcc libc6-dev pkg-config libseccomp-dev git ca-certificates curl; do want "$p"; done
+		tool go golang-go # any: packaging/go.sh has it fetch that of go.mod
+		;;
 	check)
 		for p in bash dash busybox-static make procps shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64 qemu-user-static; do want "$p"; done
 		tool jq jq

@@ -411,7 +411,8 @@ func TestARequirementOfTheSession(t *testing.T) {
 	}
 	_, err := Open(context.Background(), cfg)
 	if err == nil || err.Error() != "c.yaml:3:5: require net_namespace: the session shares the network of this machine\n"+
-		"c.yaml:4:5: require file_governed: the session has no workspace under file policy" {
+		"c.yaml:4:5: require file_governed: the session has no workspace under file policy\n"+
+		"  to go on without: take the name out of require, at the place that is named" {
 		t.Errorf("%v", err)
 	}
 }

@@ -77,13 +77,14 @@ func openGroups(p *policy.Policy, state *state, missing probe.Missing) (*control
 		case key == "exec_from" && missing.Has(probe.Landlock):
 			return errors.New("it needs Landlock, which this session runs without")
 		case key == "git_guard" && missing.Has(probe.FileServer):
-			return errors.New("it needs the file server, which this session runs without; inspect repositories before you use git in them")
+			return errors.New("it needs the file server, which this session runs without; leave it out, and inspect repositories before you " +
+				"use git in them")
 		case Supports(key, grouped && unheld[kind] == nil):
 			return nil
 		case grouped && missing.Has(probe.Cgroup):
 			return nil
 		case grouped:
-			return unheld[kind]
+			return fmt.Errorf("%w; %s", unheld[kind], probe.Without(probe.Cgroup))
 		}
 		return unsupported(key)
 	})

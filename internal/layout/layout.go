@@ -17,6 +17,7 @@ const (
 	CABundle      = Library + "/ca-bundle.pem"   // inside a session only: the authorities it trusts
 	Refusals      = Library + "/refusals"        // inside a session with Program only: what no tool call was told
 	Config        = "/etc/agentsh/config.yaml"   // the operator's configuration
+	Policies      = "/etc/agentsh/policies"      // the policies of the packages
 )
 
 // Authorities are the files in which machines have the authorities they trust, in

@@ -201,6 +201,13 @@ func (m Missing) further(s Session) []string {
 	return lines
 }
 
+// Without says in one line how the operator allows sessions without a mechanism, and what
+// is not enforced then.
+func Without(mechanism string) string {
+	return fmt.Sprintf("to go on without it: degraded: [%[1]s] in %[2]s, or --degraded %[1]s; then %[3]s",
+		mechanism, layout.Config, fallbacks[mechanism].consequence)
+}
+
 // Remedy says how the operator allows sessions without a mechanism, and what is not
 // enforced then.
 func Remedy(mechanism string) string {

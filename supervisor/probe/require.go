@@ -131,6 +131,7 @@ func Require(require []Setting, s Session, missing Missing) error {
 		}
 	}
 	if len(problems) > 0 {
+		problems = append(problems, "  to go on without: take the name out of require, at the place that is named")
 		return errors.New(strings.Join(problems, "\n"))
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/layout"
 	"agentsh/policy"
 	"agentsh/supervisor/launch"
 )
@@ -64,7 +65,9 @@ func (p *planner) splits(path string, ops policy.FileOp) error {
 			fmt.Sprintf("%s: rule %s cannot be enforced here: without a file server %s is allowed or denied as a whole", rule.Pos, rule.Name, path),
 		)
 	}
-	if len(lines) == 0 {
+	if len(lines) > 0 {
+		lines = append(lines, "  to go on: take the rules out, or name a policy of whole trees, such as --policy "+layout.Policies+"/plain.yaml")
+	} else {
 		lines = append(lines, fmt.Sprintf("the file rules do not allow reading %s, and without a file server nothing else shows it", path))
 	}
 	return &ruleError{strings.Join(lines, "\n")}

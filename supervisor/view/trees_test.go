@@ -23,7 +23,8 @@ file_rules:
 	c := New(Options{Workspace: []wire.Governed{{Backing: dir, Path: dir}}, Home: "/home/sandbox", Missing: Missing{FileServer: true}})
 	_, err = c.Plan(p, nil)
 	var refused *ruleError
-	want := "test.yaml:4:5: rule guarded cannot be enforced here: without a file server " + dir + " is allowed or denied as a whole"
+	want := "test.yaml:4:5: rule guarded cannot be enforced here: without a file server " + dir + " is allowed or denied as a whole\n" +
+		"  to go on: take the rules out, or name a policy of whole trees, such as --policy /etc/agentsh/policies/plain.yaml"
 	if !errors.As(err, &refused) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

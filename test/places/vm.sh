@@ -79,9 +79,10 @@ make_initramfs() {
 	(cd "$dir" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initramfs.gz"
 }
 
-# make_disk is the Debian root with the bundle, as an image.
+# make_disk is a root with the bundle, as an image of so many megabytes. Its first process
+# makes what a machine has, runs job.sh of the bundle and switches the machine off.
 make_disk() {
-	local dir=$1 tree=$work/disk
+	local dir=$1 size=${2:-1500} tree=$work/disk
 	rm -rf "$tree" "$work/disk.img"
 	cp -a --reflink=auto "$dir" "$tree"
 	mkdir -p "$tree/places"
@@ -104,15 +105,14 @@ make_disk() {
 		ip link set lo up
 		hostname places
 		echo "=== begin $(uname -r)"
-		sh /places/check.sh /places 2>/tmp/errors
-		[ ! -e /places/probes.sh ] || bash /places/probes.sh 2>>/tmp/errors
+		bash /places/job.sh 2>/tmp/errors
 		echo "=== end"
 		cat /tmp/errors
 		echo o >/proc/sysrq-trigger
 		sleep 60
 	GUEST
 	chmod 755 "$tree/places/guest.sh"
-	truncate -s 1500M "$work/disk.img"
+	truncate -s "${size}M" "$work/disk.img"
 	mkfs.ext4 -q -F -O ^has_journal -d "$tree" "$work/disk.img"
 	rm -rf "$tree"
 }
@@ -121,7 +121,7 @@ make_disk() {
 boot() {
 	local kernel=$1 seconds=$2
 	shift 2
-	timeout "$seconds" "$@" -m 1024 -smp 2 -nographic -no-reboot -nic none \
+	timeout "$seconds" "$@" -m "${memory:-1024}" -smp 2 -nographic -no-reboot -nic none \
 		-kernel "$(echo "$kernel"/boot/vmlinuz-*)" -initrd "$work/initramfs.gz" \
 		-drive "file=$work/disk.img,if=virtio,format=raw" </dev/null >"$work/console" 2>&1 || true
 	if ! grep -aq '^=== end' "$work/console"; then
@@ -133,18 +133,30 @@ boot() {
 	sed -n '/=== begin/,/^=== end/p' "$work/console"
 }
 
-# kernel_place SUITE META runs the checks on an amd64 kernel.
+# emulator is what runs an amd64 kernel.
+# shellcheck disable=SC2054 # commas of the emulator
+# cx16=off: the emulator before version 8 faults in that instruction of newer kernels
+emulator=(qemu-system-x86_64 -accel tcg,thread=multi -cpu max,cx16=off -append "console=ttyS0 quiet panic=-1 mitigations=off")
+
+# checks_job is the job of a machine that runs the checks and the probes.
+checks_job() {
+	cat >"$work/places/job.sh" <<-'JOB'
+		sh /places/check.sh /places
+		[ ! -e /places/probes.sh ] || bash /places/probes.sh
+	JOB
+}
+
+# kernel_place SUITE runs the checks on an amd64 kernel.
 kernel_place() {
 	local place=$1 suite=$2 dir kernel
 	dir=$(debian_root)
 	kernel=$(fetch_kernel "$suite" amd64 linux-image-cloud-amd64)
 	bundle "$work/places"
 	RACE_N=${RACE_N:-20} with_probes "$work/places" "$place"
+	checks_job
 	make_initramfs "$kernel" "$(command -v busybox)"
 	make_disk "$dir"
-	# cx16=off: the emulator before version 8 faults in that instruction of newer kernels
-	boot "$kernel" 1500 qemu-system-x86_64 -accel tcg,thread=multi -cpu max,cx16=off \
-		-append "console=ttyS0 quiet panic=-1 mitigations=off"
+	boot "$kernel" 1500 "${emulator[@]}"
 }
 
 place_kernel_5_10() { kernel_place "$1" bullseye-security; }
@@ -163,6 +175,7 @@ place_arm64_6_1() {
 		(cd "$busybox" && apt-get -qq "${apt_options[@]}" download busybox-static >&2 && dpkg-deb -x busybox-static_*.deb .)
 	fi
 	bundle "$work/places" "$root/bin/arm64/agentsh"
+	checks_job
 	make_initramfs "$kernel" "$busybox/bin/busybox"
 	make_disk "$dir"
 	boot "$kernel" 1500 qemu-system-aarch64 -M virt,gic-version=3 -cpu max,pauth-impdef=on -accel tcg,thread=multi \

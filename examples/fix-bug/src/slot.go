@@ -15,7 +15,9 @@ func Merge(slots []Slot) []Slot {
 	for _, s := range sorted {
 		last := len(out) - 1
 		if last >= 0 && s.From < out[last].To {
-			out[last].To = max(out[last].To, s.To)
+			if s.To > out[last].To {
+				out[last].To = s.To
+			}
 			continue
 		}
 		out = append(out, s)
@@ -28,13 +30,22 @@ func Free(day Slot, taken []Slot) []Slot {
 	var out []Slot
 	from := day.From
 	for _, s := range Merge(taken) {
-		if s.From > from {
-			out = append(out, Slot{from, min(s.From, day.To)})
+		if end := earlier(s.From, day.To); end > from {
+			out = append(out, Slot{from, end})
 		}
-		from = max(from, s.To)
+		if s.To > from {
+			from = s.To
+		}
 	}
 	if from < day.To {
 		out = append(out, Slot{from, day.To})
 	}
 	return out
+}
+
+func earlier(a, b int) int {
+	if a < b {
+		return a
+	}
+	return b
 }

@@ -1,7 +1,7 @@
 package booking
 
 import (
-	"slices"
+	"reflect"
 	"testing"
 )
 
@@ -18,7 +18,7 @@ func TestMergeJoinsOverlappingAndTouchingSlots(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Merge(tt.in); !slices.Equal(got, tt.want) {
+			if got := Merge(tt.in); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("Merge(%v) = %v, want %v", tt.in, got, tt.want)
 			}
 		})
@@ -27,7 +27,7 @@ func TestMergeJoinsOverlappingAndTouchingSlots(t *testing.T) {
 
 func TestFreeLeavesNoEmptySlot(t *testing.T) {
 	got := Free(Slot{0, 120}, []Slot{{0, 30}, {30, 60}})
-	if want := []Slot{{60, 120}}; !slices.Equal(got, want) {
+	if want := []Slot{{60, 120}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("Free = %v, want %v", got, want)
 	}
 }
