@@ -49,6 +49,8 @@ type Result struct {
 	Backend        string            `json:"backend"`
 	Image          *ResultImage      `json:"image,omitempty"` // whose files the sandbox had; absent: those of the machine
 	Policy         string            `json:"policy_digest,omitempty"`
+	Engine         string            `json:"engine,omitempty"`   // of the sandbox; see doc/detect.md
+	Degraded       []string          `json:"degraded,omitempty"` // mechanisms that the sandbox ran without
 	Repo           string            `json:"repo"`
 	Base           string            `json:"base_commit,omitempty"`
 	Branch         string            `json:"branch,omitempty"`           // in the target repository; empty: no commit was made
@@ -254,6 +256,8 @@ var resultFields = map[string]string{
 	"backend":          "kind of the sandbox",
 	"image":            "image whose files the sandbox had; absent: those of the machine",
 	"policy_digest":    "digest of the policy",
+	"engine":           "what stopped the calls of commands in the sandbox: listener or trace; absent: it did not open",
+	"degraded":         "mechanisms that the sandbox ran without, as degraded of its configuration allows; absent: none",
 	"repo":             "directory of the repository",
 	"base_commit":      "commit from which the agent started",
 	"branch":           "branch in the repository with the agent's commits; absent: it made none",

@@ -238,6 +238,9 @@ func (r *run) createSandbox(ctx context.Context) error {
 // defaultReady is the time limit for the first answer of a supervisor.
 const defaultReady = 60 * time.Second
 
+// maxDegraded bounds the mechanisms that a supervisor names.
+const maxDegraded = 100
+
 // waitReady waits for the supervisor and starts to follow its events.
 func (r *run) waitReady(ctx context.Context) error {
 	limit := defaultReady
@@ -248,7 +251,10 @@ func (r *run) waitReady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.result.Policy = hello.PolicyDigest
+	r.result.Policy, r.result.Engine = hello.PolicyDigest, short(hello.Engine)
+	for _, name := range hello.Degraded[:min(len(hello.Degraded), maxDegraded)] {
+		r.result.Degraded = append(r.result.Degraded, short(name))
+	}
 	r.box.follow(context.WithoutCancel(ctx), r.counts, r.progress)
 	if err := r.box.listen(ctx, r.journal.dir.Path, r.control); err != nil {
 		r.progress.warn("%v", err)

@@ -351,8 +351,22 @@ func TestAnEngineThatIsForbiddenIsNotUsed(t *testing.T) {
 		!strings.Contains(err.Error(), "c.yaml:1:27: ") {
 		t.Errorf("both are forbidden: %v", err)
 	}
+	cfg, _ = testConfig(t, testPolicy)
+	cfg.Require = []probe.Setting{{Name: "engine_listener", At: "c.yaml:1:11"}, {Name: "engine_trace", At: "c.yaml:1:28"}}
+	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "c.yaml:1:28: require has engine_trace") ||
+		!strings.Contains(err.Error(), "c.yaml:1:11: require has engine_listener") {
+		t.Errorf("both are required: %v", err)
+	}
 	if traced {
 		return // its rules are taken out
+	}
+	for _, engine := range Engines {
+		cfg, log := testConfig(t, testPolicy)
+		cfg.Require = []probe.Setting{{Name: "engine_" + engine, At: "c.yaml:1:11"}}
+		b := openConfig(t, cfg, log)
+		if b.Engine() != engine {
+			t.Errorf("the engine is %s, and %s is required", b.Engine(), engine)
+		}
 	}
 	cfg, _ = testConfig(t, strings.Replace(testPolicy, "file_rules:\n",
 		"file_rules:\n  - {name: variables, paths: ['/proc/*/environ'], operations: [read, write], decision: deny}\n", 1))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -20,11 +21,17 @@ import (
 // session init tries the first, and the second where the kernel has no listener.
 var Engines = []string{listener.Name, tracer.Name}
 
-// forbids returns the setting that forbids an engine, or nil.
-func (c *Config) forbids(name string) *probe.Setting {
-	for i := range c.Forbidden {
-		if c.Forbidden[i].Name == name {
-			return &c.Forbidden[i]
+// forbids returns an error that names the setting that forbids an engine, or nil. Who
+// requires an engine forbids the others.
+func (c *Config) forbids(name string) error {
+	for _, s := range c.Forbidden {
+		if s.Name == name {
+			return fmt.Errorf("%s: forbid_engine has %s", s.At, name)
+		}
+	}
+	for _, s := range c.Require {
+		if engine, ok := strings.CutPrefix(s.Name, probe.RequireEngine); ok && engine != name {
+			return fmt.Errorf("%s: require has %s", s.At, s.Name)
 		}
 	}
 	return nil
@@ -34,7 +41,7 @@ func (c *Config) forbids(name string) *probe.Setting {
 func (s *Session) cannotTrace() error {
 	switch forbidden := s.cfg.forbids(tracer.Name); {
 	case forbidden != nil:
-		return fmt.Errorf("%s: forbid_engine has %s", forbidden.At, tracer.Name)
+		return forbidden
 	case s.confined.plan.Emulated:
 		return fmt.Errorf("%s opens files below /proc one by one, which the engine %s cannot: remove the rule, or run where "+
 			"there is a seccomp listener", s.confined.plan.Emulates, tracer.Name)
@@ -57,7 +64,7 @@ func (s *Session) engineFilters(cfg *launch.Config, filter []byte) error {
 		return err
 	}
 	if forbidden != nil {
-		return fmt.Errorf("%s: forbid_engine has %s, and there is no other engine: %w", forbidden.At, listener.Name, why)
+		return fmt.Errorf("%w, and there is no other engine: %w", forbidden, why)
 	}
 	return nil
 }

@@ -215,6 +215,8 @@ func (r *Report) setFacts() {
 		add("role", x.Role)
 		add("runtime", x.Runtime)
 		add("policy", x.Policy)
+		add("engine", x.Engine)
+		add("without", strings.Join(x.Degraded, ", "))
 	}
 	add("backend", r.Run.Backend)
 	add("repository", r.Run.Repo)

@@ -28,6 +28,8 @@ type Hello struct {
 	Instance     string   `json:"instance"` // random, one per supervisor process
 	PolicyDigest string   `json:"policy_digest"`
 	Capabilities []string `json:"capabilities"` // verified at start, for example "exec_notify"
+	Engine       string   `json:"engine"`       // what stops the calls of commands
+	Degraded     []string `json:"degraded"`     // mechanisms that the session runs without, sorted
 }
 
 // PolicySource is one policy file with its content.

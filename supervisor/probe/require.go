@@ -29,11 +29,18 @@ type requirement struct {
 	guarantee  bool                // any mechanism may hold it: the primitives are those of [Session.Holders]
 }
 
+// RequireEngine begins the requirements of an engine. Its name follows.
+const RequireEngine = "engine_"
+
 // requirements are the names of require. doc/detect.md explains them.
 var requirements = map[string]requirement{
-	guaranteeFiles:      {guarantee: true},
-	guaranteeSignals:    {guarantee: true},
-	guaranteeSockets:    {guarantee: true},
+	guaranteeFiles:   {guarantee: true},
+	guaranteeSignals: {guarantee: true},
+	guaranteeSockets: {guarantee: true},
+	// A session that requires an engine uses no other.
+	RequireEngine + "listener": {primitives: []string{"seccomp_notify"}},
+	RequireEngine + "trace":    {primitives: []string{"seccomp_trace"}},
+
 	"exec_verify":       {primitives: []string{primitiveEngine, "ptrace", "proc_mem"}},
 	"env_inject_nested": {primitives: []string{primitiveEngine, "ptrace", "proc_mem"}},
 	"file_governed":     {primitives: []string{"mount_namespace", "fuse"}, check: governsFiles},
