@@ -1,6 +1,6 @@
 // Package mistake says what was probably meant by a value that its key does not
-// take. Policies, their tests, configurations and harnesses share it, so that one
-// mistake has one answer.
+// take. Policies and their tests share it, so that one mistake has one answer. Of
+// every file that strictyaml reads, [Wrapped] judges the texts.
 //
 // Every function returns the zero Finding for a value without a known mistake.
 // The caller then judges the value by its own rules.
@@ -185,6 +185,15 @@ func relative(text string) Finding {
 		return Finding{matchesNoPath(text), "write " + quoted("**/"+text) + " for it anywhere, or " + quoted("${WORKSPACE}/"+text)}
 	}
 	return Finding{matchesNoPath(text), "write " + quoted("${WORKSPACE}/"+strings.TrimPrefix(text, "./"))}
+}
+
+// File is a finding about a key that takes the path of one file instead of a glob.
+func (f Finding) File(text string) Finding {
+	if f.Message != matchesNoPath(text) && (f.Found() || !strings.HasPrefix(text, "**")) {
+		return f
+	}
+	inside := strings.TrimSuffix("${WORKSPACE}/"+strings.TrimLeft(text, "*./"), "/")
+	return Finding{"path " + shown(text) + " is not a clean absolute path: paths begin with a slash", "write " + quoted(inside)}
 }
 
 func matchesNoPath(text string) string {

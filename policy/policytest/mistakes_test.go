@@ -10,7 +10,10 @@ func TestMistakesInTestsAreAnsweredByWhatWasMeant(t *testing.T) {
 	for request, want := range map[string]string{
 		`command: npm ci`:                       `a command is a list of words (write [npm, ci])`,
 		`command: ['npm ci', x]`:                `command line, not the name of a program (write [npm, ci, x])`,
-		`command: [npm], cwd: src`:              `write "**/src"`,
+		`command: [npm], cwd: src`:              `write "${WORKSPACE}/src"`,
+		`command: [npm], cwd: "**/src"`:         `is not a clean absolute path: paths begin with a slash (write "${WORKSPACE}/src"`,
+		`file: {path: ., operation: read}`:      `write "${WORKSPACE}")`,
+		`unix_socket: {path: run/x}`:            `"run/x" is not a clean absolute path`,
 		`command: [npm], parent: bash`:          `paths begin with a slash`,
 		`command: [“npm”]`:                      `write npm`,
 		`file: {path: ~/x, operation: read}`:    `~ is not expanded (write ${HOME}/x)`,

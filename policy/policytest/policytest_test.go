@@ -149,7 +149,7 @@ func TestMalformedSuitesAreRefusedWithPosition(t *testing.T) {
 		{"an unknown operation", head + "{name: x, file: {path: /a, operation: look}, expect: deny}\n", `"look" is not one operation`},
 		{"two operations", head + "{name: x, file: {path: /a, operation: '*'}, expect: deny}\n", `"*" is not one operation`},
 		{"an unknown signal", head + "{name: x, signal: {signal: NOPE, target: self}, expect: deny}\n", `unknown signal "NOPE"`},
-		{"a relative path", head + "{name: x, file: {path: a/b, operation: read}, expect: deny}\n", `pattern "a/b": it matches no path`},
+		{"a relative path", head + "{name: x, file: {path: a/b, operation: read}, expect: deny}\n", `"a/b" is not a clean absolute path`},
 		{"an undefined variable", head + "{name: x, file: {path: '${NOPE}/b', operation: read}, expect: deny}\n", "variable NOPE is not defined"},
 		{"command keys without a command", head + "{name: x, cwd: /a, file: {path: /a, operation: read}, expect: deny}\n", "belong to a command"},
 		{

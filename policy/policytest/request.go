@@ -26,9 +26,9 @@ func (r *suiteReader) commandReaders(readers map[string]func(*strictyaml.Node), 
 			read(v)
 		}
 	}
-	add("path", func(v *strictyaml.Node) { c.path = r.checked(v, mistake.Path) })
-	add("cwd", func(v *strictyaml.Node) { c.cwd = r.checked(v, mistake.Path) })
-	add("parent", func(v *strictyaml.Node) { c.parent = r.checked(v, mistake.Path) })
+	add("path", func(v *strictyaml.Node) { c.path = r.checked(v, file) })
+	add("cwd", func(v *strictyaml.Node) { c.cwd = r.checked(v, file) })
+	add("parent", func(v *strictyaml.Node) { c.parent = r.checked(v, file) })
 	add("ancestors", func(v *strictyaml.Node) { c.ancestors = r.texts(v) })
 	add("same", func(v *strictyaml.Node) { c.same = r.texts(v) })
 	add("depth", func(v *strictyaml.Node) { c.depth = r.number(v) })
@@ -85,7 +85,7 @@ func Command(argv []string) *policy.CommandRequest {
 func (r *suiteReader) fileRequest(n *strictyaml.Node) policy.Request {
 	f, before := &policy.FileRequest{}, len(r.problems)
 	r.Fields(n, "file", map[string]func(*strictyaml.Node){
-		"path":      func(v *strictyaml.Node) { f.Path = r.checked(v, mistake.Path) },
+		"path":      func(v *strictyaml.Node) { f.Path = r.checked(v, file) },
 		"operation": func(v *strictyaml.Node) { f.Op = r.operation(v) },
 	})
 	if len(r.problems) > before {
@@ -109,7 +109,7 @@ func (r *suiteReader) networkRequest(n *strictyaml.Node) policy.Request {
 		"protocol": func(v *strictyaml.Node) { q.Protocol = r.text(v) },
 		"method":   func(v *strictyaml.Node) { q.Method = r.checked(v, mistake.Method) },
 		"path":     func(v *strictyaml.Node) { q.Path = r.text(v) },
-		"binary":   func(v *strictyaml.Node) { q.Binary = r.checked(v, mistake.Path) },
+		"binary":   func(v *strictyaml.Node) { q.Binary = r.checked(v, file) },
 	})
 	if q.Host() == "" {
 		r.fail(n, "network has neither domain nor address")
@@ -134,7 +134,7 @@ func (r *suiteReader) address(n *strictyaml.Node) netip.Addr {
 func (r *suiteReader) unixRequest(n *strictyaml.Node) policy.Request {
 	q := &policy.UnixSocketRequest{Op: "connect"}
 	r.Fields(n, "unix_socket", map[string]func(*strictyaml.Node){
-		"path":      func(v *strictyaml.Node) { q.Path = r.checked(v, mistake.Socket) },
+		"path":      func(v *strictyaml.Node) { q.Path = r.checked(v, socket) },
 		"operation": func(v *strictyaml.Node) { q.Op = r.socketOp(v) },
 	})
 	if q.Path == "" {
@@ -172,6 +172,10 @@ func (r *suiteReader) checked(n *strictyaml.Node, known func(string) mistake.Fin
 	r.mistaken(n, known(text))
 	return text
 }
+
+// A request has the path of one file, where a policy has a glob.
+func file(text string) mistake.Finding   { return mistake.Path(text).File(text) }
+func socket(text string) mistake.Finding { return mistake.Socket(text).File(text) }
 
 // mistaken reports a known mistake, if there is one.
 func (r *suiteReader) mistaken(n *strictyaml.Node, f mistake.Finding) bool {

@@ -46,6 +46,7 @@ const (
 	oneFile    = "file_rules:\n- {name: r, paths: ['/ws/**'], operations: [write], decision: %s}\n"
 	oneNetwork = "network_rules:\n- {name: r%s, decision: allow}\n"
 	oneSocket  = "unix_socket_rules:\n- {name: r, paths: [/run/a.sock, '@a'], decision: allow%s}\n"
+	allSignals = "signal_rules: [{name: r, signals: ['@all'], target: {type: children}, decision: allow%s}]"
 	oneSignal  = "signal_rules:\n- {name: r, signals: [KILL, TERM], target: {%s}, decision: allow}\n"
 )
 
@@ -69,24 +70,20 @@ var keyCases = map[string][3]string{
 	"file_rules.accept_warnings":        {oneFile, "allow", "allow, accept_warnings: [shadowed]"},
 	"network_rules.accept_warnings":     {oneNetwork, ", domains: ['*']", ", domains: ['*'], accept_warnings: [guarded]"},
 	"unix_socket_rules.accept_warnings": {oneSocket, "", ", accept_warnings: [shadowed]"},
-	"signal_rules.accept_warnings": {
-		"signal_rules: [{name: r, signals: ['@all'], target: {type: children}, decision: allow%s}]",
-		"",
-		", accept_warnings: [shadowed]",
-	},
-	"command_rules.decision":          {"command_rules: [{name: r, commands: [git], decision: %s}]", "allow", "audit"},
-	"command_rules.message":           {oneCommand, "", ", message: hello"},
-	"command_rules.timeout":           {oneCommand, "", ", timeout: 5m"},
-	"command_rules.commands":          {"command_rules: [{name: r, commands: [%s], decision: allow}]", "git", "/opt/bin/*"},
-	"command_rules.args_patterns":     {oneCommand, "", ", args_patterns: ['^status$']"},
-	"command_rules.args":              {oneCommand, "", ", args: [status]"},
-	"command_rules.context":           {oneCommand, "", ", context: direct"},
-	"command_rules.context.min_depth": {oneCommand, "", ", context: {min_depth: 1}"},
-	"command_rules.context.max_depth": {oneCommand, "", ", context: {max_depth: 2}"},
-	"command_rules.when.parent":       {oneCommand, "", ", when: {parent: make}"},
-	"command_rules.when.ancestor":     {oneCommand, "", ", when: {ancestor: [bash]}"},
-	"command_rules.when.cwd":          {oneCommand, "", ", when: {cwd: /tmp}"},
-	"command_rules.when.interactive":  {oneCommand, "", ", when: {interactive: true}"},
+	"signal_rules.accept_warnings":      {allSignals, "", ", accept_warnings: [shadowed]"},
+	"command_rules.decision":            {"command_rules: [{name: r, commands: [git], decision: %s}]", "allow", "audit"},
+	"command_rules.message":             {oneCommand, "", ", message: hello"},
+	"command_rules.timeout":             {oneCommand, "", ", timeout: 5m"},
+	"command_rules.commands":            {"command_rules: [{name: r, commands: [%s], decision: allow}]", "git", "/opt/bin/*"},
+	"command_rules.args_patterns":       {oneCommand, "", ", args_patterns: ['^status$']"},
+	"command_rules.args":                {oneCommand, "", ", args: [status]"},
+	"command_rules.context":             {oneCommand, "", ", context: direct"},
+	"command_rules.context.min_depth":   {oneCommand, "", ", context: {min_depth: 1}"},
+	"command_rules.context.max_depth":   {oneCommand, "", ", context: {max_depth: 2}"},
+	"command_rules.when.parent":         {oneCommand, "", ", when: {parent: make}"},
+	"command_rules.when.ancestor":       {oneCommand, "", ", when: {ancestor: [bash]}"},
+	"command_rules.when.cwd":            {oneCommand, "", ", when: {cwd: /tmp}"},
+	"command_rules.when.interactive":    {oneCommand, "", ", when: {interactive: true}"},
 	"command_rules.redirect_to.command": {
 		"command_rules: [{name: r, commands: [git], decision: redirect, redirect_to: {command: %s}}]",
 		"a",
@@ -134,21 +131,13 @@ var keyCases = map[string][3]string{
 		"a",
 		"b",
 	},
-	"signal_rules.description": {
-		"signal_rules: [{name: r, signals: ['@all'], target: {type: children}, decision: allow%s}]",
-		"",
-		", description: other",
-	},
+	"signal_rules.description": {allSignals, "", ", description: other"},
 	"signal_rules.decision": {
 		"signal_rules: [{name: r, signals: ['@all'], target: {type: children}, decision: %s}]",
 		"allow",
 		"absorb",
 	},
-	"signal_rules.message": {
-		"signal_rules: [{name: r, signals: ['@all'], target: {type: children}, decision: allow%s}]",
-		"",
-		", message: hello",
-	},
+	"signal_rules.message": {allSignals, "", ", message: hello"},
 	"signal_rules.timeout": {
 		"signal_rules: [{name: r, signals: ['@all'], target: {type: children}, decision: approve%s}]",
 		"",

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"syscall"
 )
 
@@ -67,7 +66,7 @@ func hintFor(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return "free space on the disk of this file; XDG_STATE_HOME names another place for the state of agentsh"
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, syscall.EACCES): // EPERM also refuses what concerns no path
 		return "check who owns the path, and who may read or write it"
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return "raise the limit of open files (ulimit -n)"

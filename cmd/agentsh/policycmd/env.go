@@ -48,8 +48,10 @@ func newEnvExplainCommand() *cobra.Command {
 		Use:     "explain [-p FILE] [-- COMMAND [ARG...]]",
 		Example: "  agentsh env explain -p strict.yaml --env TERM -- make test",
 		Short:   "Print each variable with what set it, and each dropped one with the reason",
+		Long: "Print each variable with what set it, and each dropped one with the reason. COMMAND is\n" +
+			"looked up in your PATH, which may differ from that of a session.",
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			return o.explain(cmd.OutOrStdout(), argv)
+			return o.explain(cmd.OutOrStdout(), cmd.ErrOrStderr(), argv)
 		},
 	}
 	o.at.flags(cmd)
@@ -63,7 +65,7 @@ func newEnvExplainCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *envOptions) explain(out io.Writer, argv []string) error {
+func (o *envOptions) explain(out, notes io.Writer, argv []string) error {
 	if o.policy == "" {
 		return failure.Usagef("name the policy with -p FILE")
 	}
@@ -81,7 +83,9 @@ func (o *envOptions) explain(out io.Writer, argv []string) error {
 		if err != nil {
 			return err
 		}
-		resolve(p, request)
+		if missing := resolve(p, request); missing != "" {
+			fmt.Fprintf(notes, "agentsh: %s\n", missing)
+		}
 		d, diagnostic := p.Evaluate(request)
 		if d.Effect == policy.Deny {
 			return failure.New(failure.Found, fmt.Errorf("the command is denied by rule %s: %s", diagnostic.Rule, diagnostic.Message),

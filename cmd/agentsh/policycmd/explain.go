@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"agentsh/internal/gitguard"
 	"agentsh/internal/layout"
 	"agentsh/internal/mistake"
+	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
@@ -53,6 +55,9 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain [-p FILE] {-- COMMAND [ARG...] | --file PATH | --net HOST:PORT | --socket PATH | --signal SIGNAL}",
 		Short: "Say what a policy decides about one request, and why",
+		Long: "Say what a policy decides about one request, and why. Programs are looked up in your PATH,\n" +
+			"which may differ from that of a session. Of a program that is not found only the name is\n" +
+			"evaluated, and the answer says so. The exit code is 1 when the request is not allowed.",
 		Example: `  agentsh policy explain -p strict.yaml -- git push --force
   agentsh policy explain -p strict.yaml --file /etc/shadow --op read
   agentsh policy explain -p strict.yaml --net example.com:443`,
@@ -65,14 +70,16 @@ func newExplainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			resolve(p, request)
+			missing := resolve(p, request)
 			by := enforcedBy(policytest.GroupOf(request))
 			if q.here {
 				if by, err = enforcedHere(cmd.Context(), p, request); err != nil {
 					return failure.New(failure.Ours, err, "")
 				}
 			}
-			return explain(cmd.OutOrStdout(), p, request, by, q.json)
+			x := explainRequest(p, request, by)
+			x.Missing = missing
+			return x.write(cmd.OutOrStdout(), p, request, q.json)
 		},
 	}
 	q.at.flags(cmd)
@@ -193,21 +200,29 @@ func (q *question) command(argv []string) (policy.Request, error) {
 
 // resolve finds the program of a command as a session would: by its links and its
 // interpreters, under the name that it is called by, as a copy of a denied one. A
-// program that is not here keeps its name.
-func resolve(p *policy.Policy, request policy.Request) {
+// program that is not here keeps its name, and missing says so.
+func resolve(p *policy.Policy, request policy.Request) (missing string) {
 	r, ok := request.(*policy.CommandRequest)
 	if !ok {
-		return
+		return ""
 	}
 	cwd := r.Cwd
 	if info, err := os.Stat(cwd); err != nil || !info.IsDir() {
 		cwd = "/"
 	}
 	found, err := supervisor.FindProgram(p, r.Argv, cwd, filepath.SplitList(os.Getenv("PATH")))
-	if err != nil {
-		return
+	if err == nil {
+		r.Program, r.Chain, r.Same = found.Program, found.Chain, found.Same
+		return ""
 	}
-	r.Program, r.Chain, r.Same = found.Program, found.Chain, found.Same
+	why := err.Error()
+	if errors.Is(err, fs.ErrNotExist) {
+		why = "not found"
+		if !strings.Contains(r.Argv[0], "/") {
+			why = "not found in your PATH"
+		}
+	}
+	return text.Short(r.Argv[0], 60) + ": " + why + "; only its name is evaluated"
 }
 
 // enforcedBy says what enforces the decisions of a group in a sandbox.
@@ -257,6 +272,7 @@ func enforcedHere(ctx context.Context, p *policy.Policy, request policy.Request)
 // explanation is one decision, and why it was made.
 type explanation struct {
 	Request  string         `json:"request"`
+	Missing  string         `json:"missing,omitempty"` // a program that was not found, and why
 	Decision string         `json:"decision"`
 	Rule     *wire.RuleAt   `json:"rule"` // null: the default of the group
 	Message  string         `json:"message,omitempty"`
@@ -276,9 +292,8 @@ type insideOfText struct {
 	Rule     string `json:"rule"`
 }
 
-// explain prints one decision. The exit code distinguishes a denial.
-func explain(out io.Writer, p *policy.Policy, request policy.Request, by string, asJSON bool) error {
-	x := explainRequest(p, request, by)
+// write prints one decision. The exit code distinguishes a denial.
+func (x *explanation) write(out io.Writer, p *policy.Policy, request policy.Request, asJSON bool) error {
 	inner := x.text(p, request)
 	if asJSON {
 		if err := indentJSON(out, x); err != nil {
@@ -319,7 +334,8 @@ func (x *explanation) print(out io.Writer) {
 		rule = fmt.Sprintf("%s at %s", x.Rule.Name, x.Rule.Position())
 	}
 	lines := []struct{ name, text string }{
-		{"request:", x.Request}, {"decision:", x.Decision}, {"rule:", rule}, {"because:", x.Message}, {"hint:", x.Hint}, {"instead:", x.Instead},
+		{"request:", x.Request}, {"program:", x.Missing}, {"decision:", x.Decision}, {"rule:", rule},
+		{"because:", x.Message}, {"hint:", x.Hint}, {"instead:", x.Instead},
 		{"also:", x.GitGuard}, {"enforced:", x.Enforced}, {"inside:", x.Unread},
 	}
 	for _, l := range lines {

@@ -29,7 +29,8 @@ func TestExplainNamesPathsThatTheGuardAlsoDecides(t *testing.T) {
 		{"/ws/.git/config", policy.OpRead, false}, {"/ws/main.go", policy.OpWrite, false},
 	} {
 		var out bytes.Buffer
-		if err := explain(&out, p, &policy.FileRequest{Path: tt.path, Op: tt.op}, "the file server", false); err != nil {
+		request := &policy.FileRequest{Path: tt.path, Op: tt.op}
+		if err := explainRequest(p, request, "the file server").write(&out, p, request, false); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(out.String(), "git_guard at p.yaml:3:12"); got != tt.want {

@@ -131,6 +131,18 @@ func TestPolicyCommandLines(t *testing.T) {
 			"why a command is denied, for programs", "policy explain --json -p p.yaml -- kill -9 1", 1,
 			[]string{`"decision": "deny"`, `"name": "block-kill"`, `"line": 4`, `"message": "no killing"`},
 		},
+		{
+			"a program that is not here", "policy explain -p p.yaml -- no-such-program", 1,
+			[]string{"program:  no-such-program: not found in your PATH; only its name is evaluated\n"},
+		},
+		{
+			"a file that is not here", "policy explain --json -p p.yaml -- /no/such/program", 1,
+			[]string{`"missing": "/no/such/program: not found; only its name is evaluated"`},
+		},
+		{
+			"an environment of a program that is not here", "env explain -p p.yaml -- /no/such/git", 0,
+			[]string{"agentsh: /no/such/git: not found; only its name is evaluated\n", "PATH: baseline"},
+		},
 		{"a URL instead of a destination", "policy explain -p p.yaml --net https://example.com/x", 2, []string{"hint: write example.com:443"}},
 		{"the schema", "policy schema", 0, []string{`"$schema"`, `"command_rules"`}},
 		{"nothing to explain", "policy explain -p p.yaml", 2, []string{"ask about one of"}},

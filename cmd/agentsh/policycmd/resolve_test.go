@@ -38,7 +38,9 @@ func TestExplainResolvesProgramsAsSessionsDo(t *testing.T) {
 	} {
 		r := policytest.Command([]string{filepath.Join(dir, name)})
 		r.Cwd = dir
-		resolve(p, r)
+		if missing := resolve(p, r); (missing != "") != (name == "absent") {
+			t.Errorf("%s: missing is %q", name, missing)
+		}
 		if d, why := p.Evaluate(r); d.Effect != want {
 			t.Errorf("%s is %s: %s %+v", name, d.Effect, why.Message, r)
 		}
