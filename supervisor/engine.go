@@ -52,7 +52,7 @@ func (s *Session) cannotTrace() error {
 }
 
 // engineFilters sets the filters for the engines that the session may use.
-func (s *Session) engineFilters(cfg *launch.Config, filter []byte) error {
+func (s *Session) engineFilters(cfg *launch.Config, plan seccomp.Plan, filter []byte) error {
 	forbidden := s.cfg.forbids(listener.Name)
 	if forbidden == nil {
 		cfg.Filter = filter
@@ -61,6 +61,7 @@ func (s *Session) engineFilters(cfg *launch.Config, filter []byte) error {
 	if why == nil {
 		var err error
 		cfg.TraceFilter, err = seccomp.Traced(filter, runtime.GOARCH)
+		cfg.Beside = func() ([]byte, error) { return s.besideFilter(plan) }
 		return err
 	}
 	if forbidden != nil {
@@ -71,16 +72,16 @@ func (s *Session) engineFilters(cfg *launch.Config, filter []byte) error {
 
 // explainEngine adds to an error why the session was not opened by the trace engine.
 func (s *Session) explainEngine(err error) error {
-	if !errors.Is(err, unix.EINVAL) || s.cannotTrace() == nil {
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBUSY) || s.cannotTrace() == nil {
 		return err
 	}
 	return fmt.Errorf("%w\n%w", err, s.cannotTrace())
 }
 
 // openEngine returns the engine that the init chose.
-func openEngine(init *launch.Init, as *engine.Credentials, log *slog.Logger) (engine.Engine, error) {
+func openEngine(init *launch.Init, as *engine.Credentials, beside *Beside, log *slog.Logger) (engine.Engine, error) {
 	if traced, _ := init.Traced(); traced {
-		return tracer.New(tracer.Config{As: as, Ended: init.Dead(), Log: log}), nil
+		return tracer.New(tracer.Config{As: as, Ended: init.Dead(), Cookie: beside.execCookie(), Log: log}), nil
 	}
 	l, err := seccomp.NewListener(init.Listener())
 	if err != nil {

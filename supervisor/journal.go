@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	"agentsh/internal/wire"
@@ -35,6 +36,9 @@ func (j *journal) begin(p *policy.Policy, engine string, c confined) error {
 	}
 	if len(c.missing) > 0 {
 		e.Decision, e.Hint = "degraded", c.missing.String()
+	}
+	if beside := c.beside.String(); beside != "" {
+		e.Decision, e.Hint = "degraded", strings.TrimPrefix(e.Hint+"; "+beside, "; ")
 	}
 	if err := j.emit(e); err != nil {
 		return err

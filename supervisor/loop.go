@@ -25,16 +25,16 @@ type loop struct {
 }
 
 // startLoop answers the notifications of init from now on. cfg is completed by
-// the engine, the root directory and, if emulated, by the function that opens
+// the engine, the root directory and, if c emulates opens, by the function that opens
 // files below [notify.Emulated]. The loop owns root. ended is called when the
 // loop fails.
-func startLoop(cfg notify.Config, init *launch.Init, root *os.File, emulated bool, ended func(error)) (*loop, error) {
+func startLoop(cfg notify.Config, init *launch.Init, root *os.File, c *confined, ended func(error)) (*loop, error) {
 	l := &loop{root: root, done: make(chan struct{})}
 	var err error
-	if cfg.Engine, err = openEngine(init, cfg.TraceAs, cfg.Log); err != nil {
+	if cfg.Engine, err = openEngine(init, cfg.TraceAs, c.beside, cfg.Log); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
-	if emulated {
+	if c.plan.Emulated {
 		if l.opener, err = init.Opener(); err != nil {
 			return nil, errors.Join(err, cfg.Engine.Close(), root.Close())
 		}

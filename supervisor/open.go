@@ -139,6 +139,9 @@ func (s *Session) open(ctx context.Context) error {
 	prefer(s.files.PID(), s.init.PID())
 	s.network.Serve(func(err error) { s.life.end(wire.CauseNetwork, err) })
 	s.watch()
+	if s.confined.beside.Takes("inotify_init1") {
+		s.files.WatchedInside() // nobody says when
+	}
 	return s.journal.begin(s.cfg.Policy, s.Engine(), s.confined)
 }
 
@@ -227,7 +230,7 @@ func (s *Session) startInit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.engineFilters(&cfg, filter); err != nil {
+	if err := s.engineFilters(&cfg, plan, filter); err != nil {
 		return err
 	}
 	// A tracer holds calls whatever signals come.
@@ -308,7 +311,7 @@ func (s *Session) startLoop() error {
 		Watches:    s.files.WatchedInside,
 		Unverified: s.confined.missing.Has(probe.ExecVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
 		Network: socketCalls(s.cfg.Policy, s.confined.user, s.network), Refusals: s.confined.refusals,
-	}, s.init, root, s.confined.plan.Emulated, func(err error) { s.life.end(wire.CauseNotifications, err) })
+	}, s.init, root, &s.confined, func(err error) { s.life.end(wire.CauseNotifications, err) })
 	return err
 }
 

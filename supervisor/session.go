@@ -109,6 +109,7 @@ type confined struct {
 	plan      *view.Plan      // what commands see
 	signals   seccomp.Signals // that the filter notifies
 	refusals  seccomp.Table   // calls that the filter notifies to have them refused
+	beside    *Beside         // nil: no listener of another supervisor is above
 }
 
 // ID is the session's id in the audit log.
@@ -122,6 +123,9 @@ func (s *Session) Missing() probe.Missing { return s.confined.missing }
 
 // Engine is the name of what stops the calls of commands: one of [Engines].
 func (s *Session) Engine() string { return s.loop.engine }
+
+// Beside is what another supervisor's listener takes from this session; nil: there is none.
+func (s *Session) Beside() *Beside { return s.confined.beside }
 
 // Approvals are the questions of this session that wait for a person.
 func (s *Session) Approvals() *approve.Queue { return s.approvals }

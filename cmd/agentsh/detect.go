@@ -153,6 +153,9 @@ func (d *detected) text() string {
 		if g.WithFallbacks != "" {
 			fmt.Fprintf(&b, "%-40s with degraded: [%s]: %s\n", "", strings.Join(g.Fallbacks, ", "), g.WithFallbacks)
 		}
+		if len(g.Taken) > 0 {
+			fmt.Fprintf(&b, "%-40s taken by another listener: %s; rules about them need degraded: [call_rules]\n", "", strings.Join(g.Taken, ", "))
+		}
 		if g.Failed != "" {
 			fmt.Fprintf(&b, "%-40s tried: %s\n", "", indented(g.Failed))
 		}
@@ -184,6 +187,9 @@ func (d *detected) verdict() string {
 	}
 	text := "A session can be opened here; its first process could not: " + strings.Join(d.Session.Proofs, ", ") +
 		"\nCalls of commands stop by the engine " + d.Session.Engine + ".\n"
+	if beside := d.Session.Beside.String(); beside != "" {
+		text += "Beside it " + beside + "\n"
+	}
 	switch {
 	case d.Policy == nil:
 		return text

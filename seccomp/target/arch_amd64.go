@@ -31,6 +31,18 @@ func (r *Registers) replaceCall(tid, number int) error {
 // kernel sets the result of a call that has not run to this errno.
 func (r *Registers) Entered() bool { return int64(r.at(regsResultAt)) == -int64(unix.ENOSYS) }
 
+// callSize is the size of the instruction of a call: syscall.
+const callSize = 2
+
+// rewind makes the thread repeat the call that it has just ended. The number is in rax.
+func (r *Registers) rewind(number int) {
+	r.set(regsCounterAt, r.at(regsCounterAt)-callSize)
+	r.set(regsResultAt, uint64(number))
+}
+
+// forgetCall keeps the kernel from restarting a call.
+func (r *Registers) forgetCall() { r.set(regsNumberAt, ^uint64(0)) }
+
 // breakInstruction is int3.
 var breakInstruction = []byte{0xcc}
 

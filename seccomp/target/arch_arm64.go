@@ -36,6 +36,19 @@ func (r *Registers) replaceCall(tid, number int) error {
 // Entered reports whether the thread is at the entry of a call, and not at its exit.
 func (r *Registers) Entered() bool { return r.at(regsPhaseAt) == 0 }
 
+// callSize is the size of the instruction of a call: svc.
+const callSize = 4
+
+// rewind makes the thread repeat the call that it has just ended. The number is in x8.
+func (r *Registers) rewind(number int) {
+	r.set(regsCounterAt, r.at(regsCounterAt)-callSize)
+	r.set(regsNumberAt, uint64(number))
+}
+
+// forgetCall keeps the kernel from restarting a call: at a signal it does not, once the
+// counter or the result have changed.
+func (r *Registers) forgetCall() {}
+
 // breakInstruction is brk #0.
 var breakInstruction = []byte{0x00, 0x00, 0x20, 0xd4}
 

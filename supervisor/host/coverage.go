@@ -3,6 +3,7 @@ package host
 import (
 	"slices"
 
+	"agentsh/seccomp"
 	"agentsh/supervisor"
 	"agentsh/supervisor/probe"
 )
@@ -26,6 +27,7 @@ type Group struct {
 	Missing       []string    `json:"missing,omitempty"`        // primitives
 	Fallbacks     []string    `json:"fallbacks,omitempty"`      // mechanisms of degraded with which sessions open without them
 	WithFallbacks string      `json:"with_fallbacks,omitempty"` // what would enforce it then; empty: degraded has them already
+	Taken         []string    `json:"taken,omitempty"`          // calls that another listener takes: rules about them need call_rules
 	Failed        string      `json:"failed,omitempty"`         // what the scratch session did instead
 	Refused       []string    `json:"refused,omitempty"`        // settings with which no session is opened
 }
@@ -131,6 +133,11 @@ var reducedTable = map[string][]reduced{
 // scoped are the groups that Landlock's scopes enforce a second time.
 var scoped = map[string]bool{"signals": true, "unix sockets": true}
 
+// takenCalls are the calls that rules of a group have judged.
+var takenCalls = map[string][]string{
+	"signals": seccomp.SignalCalls(), "unix sockets": {"connect", "bind", "sendto"}, "network, shared": {"connect", "listen"},
+}
+
 // groups says for every group what enforces it, from the primitives that work,
 // the outcome of the scratch session and the operator's degraded.
 func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Group {
@@ -156,6 +163,11 @@ func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Grou
 			r.reduce(works, degraded)
 		} else if scoped[g.name] && works["landlock_scopes"] {
 			r.How += "; Landlock scopes beneath"
+		}
+		for _, call := range takenCalls[g.name] {
+			if trial.Beside.Takes(call) {
+				r.Taken = append(r.Taken, call)
+			}
 		}
 		if r.Failed != "" {
 			r.EnforcedBy = NotEnforced

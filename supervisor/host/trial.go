@@ -24,11 +24,13 @@ import (
 // Trial is the outcome of a scratch session. A field without a value was not
 // tried.
 type Trial struct {
-	Opens     bool     `json:"opens"`
-	Engine    string   `json:"engine,omitempty"`    // what stops the calls of commands
-	Fallbacks []string `json:"fallbacks,omitempty"` // mechanisms that degraded must name for a session to open here
-	Why       string   `json:"why,omitempty"`       // it does not open
-	Proofs    []string `json:"proofs,omitempty"`    // operations that were refused to its first process
+	Opens  bool   `json:"opens"`
+	Engine string `json:"engine,omitempty"` // what stops the calls of commands
+	// Beside is what the listener of another supervisor takes.
+	Beside    *supervisor.Beside `json:"beside,omitempty"`
+	Fallbacks []string           `json:"fallbacks,omitempty"` // mechanisms that degraded must name for a session to open here
+	Why       string             `json:"why,omitempty"`       // it does not open
+	Proofs    []string           `json:"proofs,omitempty"`    // operations that were refused to its first process
 	// Checks are the outcomes by name: empty when the rule was enforced, else what
 	// happened instead.
 	Checks map[string]string `json:"checks,omitempty"`
@@ -118,6 +120,11 @@ func (r *Report) trySession(ctx context.Context, operator supervisor.OperatorCon
 		return session.Close()
 	}
 	r.Session.Engine = session.Engine()
+	if session.Beside() != nil {
+		if r.Session.Beside, err = supervisor.SurveyBeside(); err != nil {
+			return errors.Join(err, session.Close())
+		}
+	}
 	r.Session.Opens, r.Session.Proofs, r.Session.missing = true, session.Refused(), session.Missing()
 	r.runChecks(ctx, session, dir)
 	return session.Close()

@@ -28,6 +28,10 @@ type Config struct {
 	// TraceFilter is the program of seccomp.Traced. Each command loads it if there is no
 	// Filter, or if the kernel has no listener for it. Nil: the session then fails.
 	TraceFilter []byte
+	// Beside is called where a listener of another supervisor is above, which takes calls
+	// away from a tracer. It returns the filter to load instead of TraceFilter. Nil, or an
+	// error: the session fails.
+	Beside func() ([]byte, error)
 	// Interruptible loads the filter without WAIT_KILLABLE_RECV, which came with
 	// Linux 5.19: a signal then interrupts a call that waits for its answer.
 	Interruptible bool
@@ -258,6 +262,9 @@ func (c *Config) setup() *spec {
 	}
 	if c.Interruptible {
 		flags |= endInterruptible
+	}
+	if c.Beside != nil {
+		flags |= endBeside
 	}
 	s.u32(flags)
 	return s

@@ -73,7 +73,7 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 		return nil, fmt.Errorf("start session init: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = i.control.SetReadDeadline(time.Unix(1, 0)) })
-	err = i.handshake(file, onFUSE)
+	err = i.handshake(file, onFUSE, c.Beside)
 	err = errors.Join(err, i.setup.probing.close())
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -162,7 +162,7 @@ func (u *User) namespace(a *syscall.SysProcAttr) {
 }
 
 // handshake sends the setup and serves the init until it is ready.
-func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error) error {
+func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error, beside func() ([]byte, error)) error {
 	if err := send(i.control, []byte{msgSetup}, setup); err != nil {
 		return fmt.Errorf("send setup: %w", err)
 	}
@@ -178,6 +178,8 @@ func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error) er
 			err = i.setup.addProofs(m.data)
 		case msgFUSE:
 			err = i.mountFUSE(m, onFUSE)
+		case msgBeside:
+			err = i.sendFilter(beside)
 		default:
 			err = i.setup.add(m)
 		}
@@ -201,6 +203,22 @@ func (i *Init) mountFUSE(m *message, onFUSE func(string, *os.File) error) error 
 		return fmt.Errorf("serve FUSE mount %s: %w", m.data, err)
 	}
 	return send(i.control, []byte{msgServed})
+}
+
+// sendFilter answers an init that is below another listener.
+func (i *Init) sendFilter(beside func() ([]byte, error)) error {
+	filter, err := beside()
+	if err != nil {
+		return err
+	}
+	s := newSpec()
+	s.bytes(filter)
+	file, err := s.file()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return send(i.control, []byte{msgFilter}, file)
 }
 
 // abandon ends an init whose setup failed.

@@ -19,6 +19,7 @@ const (
 	msgMissing  = 'W'
 	msgListener = 'L'
 	msgTraced   = 'V'
+	msgBeside   = 'B'
 	msgProbes   = 'P'
 	msgReady    = 'R'
 	msgExit     = 'X'
@@ -28,6 +29,7 @@ const (
 	msgPTY      = 'Y'
 	msgSetup    = 'S'
 	msgServed   = 'f'
+	msgFilter   = 'b'
 	msgKill     = 'K'
 	msgOpenPTY  = 'y'
 	msgCommand  = 'C'
@@ -74,6 +76,7 @@ const (
 
 	endDumpable      = 1
 	endInterruptible = 2
+	endBeside        = 4
 
 	commandTTY = 1
 )

@@ -21,6 +21,7 @@ const (
 	FileServer     = "file_server"
 	Cgroup         = "cgroup"
 	Namespaces     = "namespaces"
+	CallRules      = "call_rules"
 )
 
 // fallback is how sessions run without a mechanism.
@@ -44,6 +45,10 @@ var fallbacks = map[string]fallback{
 		"the workspace is mounted as it is: no decision for each operation, no change record, and files belong to the commands' user"},
 	Cgroup: {[]string{"cgroup"},
 		"limits on memory, swap and processor are not enforced; pids_max counts the processes of the user"},
+	// Which calls another listener takes is known when a session opens: see [Taken].
+	CallRules: {nil,
+		"signal_rules, unix_socket_rules and rules about a shared network are not evaluated where the listener of another supervisor takes " +
+			"the calls; those calls fail for every command"},
 	Namespaces: {
 		[]string{"user_namespace", "mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "private_proc"},
 		"files are restricted by Landlock alone, so that names, sizes and modes of all files can be seen, and modes and times of the user's " +
@@ -213,6 +218,11 @@ func Without(mechanism string) string {
 func Remedy(mechanism string) string {
 	return fmt.Sprintf("  degraded: [%[1]s] in %[2]s, or --degraded %[1]s, opens a session without it; then %[3]s",
 		mechanism, layout.Config, fallbacks[mechanism].consequence)
+}
+
+// Needing adds to an error which fallback avoids it.
+func Needing(mechanism string, err error) error {
+	return &explained{err, fmt.Sprintf("%v\n%s", err, Remedy(mechanism))}
 }
 
 // explained is an error with the fallbacks that would avoid it.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/probe/trial"
 )
 
 // ProcessName is argv[0] of a process that runs one trial and ends. The program
@@ -39,6 +40,12 @@ type answer struct {
 	Addr   uint64 `json:"address"` // of trial.Mark in that process
 }
 
+// request is what the process of a trial is asked for, as JSON.
+type request struct {
+	Trial string       `json:"trial"`
+	Calls []trial.Call `json:"calls,omitempty"` // of [Taken]
+}
+
 // environment is where a trial runs.
 type environment struct {
 	user       bool    // in a new user namespace
@@ -54,6 +61,10 @@ type process struct {
 // startProcess starts a process for one trial and returns what it reports. The
 // caller closes the process.
 func startProcess(trial string, where environment) (*process, answer, error) {
+	return startRequest(request{Trial: trial}, where)
+}
+
+func startRequest(r request, where environment) (*process, answer, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, answer{}, err
@@ -71,7 +82,7 @@ func startProcess(trial string, where environment) (*process, answer, error) {
 	}
 	theirs.Close() // so that the end of the process closes the connection
 	p := &process{server, control}
-	a, err := p.request(trial)
+	a, err := p.request(r)
 	if err != nil {
 		p.close()
 		return nil, answer{}, err
@@ -91,13 +102,13 @@ func startServer(where environment, donations []launch.Donation) (*launch.Server
 	return launch.StartScratch(ProcessName, donations, u, where.namespaces)
 }
 
-// request sends the name of the trial and waits for its result.
-func (p *process) request(trial string) (answer, error) {
+// request sends the request and waits for its result.
+func (p *process) request(r request) (answer, error) {
 	var a answer
 	if err := p.control.SetDeadline(time.Now().Add(trialTimeout)); err != nil {
 		return a, err
 	}
-	if err := json.NewEncoder(p.control).Encode(trial); err != nil {
+	if err := json.NewEncoder(p.control).Encode(r); err != nil {
 		return a, fmt.Errorf("start of the trial: %w", err)
 	}
 	err := json.NewDecoder(p.control).Decode(&a)

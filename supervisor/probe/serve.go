@@ -16,10 +16,12 @@ import (
 
 // Trials that need more than the kernel. The others are those of package trial.
 const (
-	trialParent   = "parent"       // starts a child and reports the child's number and mark
-	trialTraced   = "traced"       // makes a call again and again that stops for a tracer
-	trialTracee   = "tracee"       // starts a child with that trial and reports the child's thread
-	trialRedirect = "net_redirect" // redirects the connections of a new network namespace
+	trialParent      = "parent"       // starts a child and reports the child's number and mark
+	trialTraced      = "traced"       // makes a call again and again that stops for a tracer
+	trialTracee      = "tracee"       // starts a child with that trial and reports the child's thread
+	trialCallsParent = "calls_parent" // starts a child with the next trial and reports the child's thread
+	trialCalls       = "calls"        // makes calls once it is traced
+	trialRedirect    = "net_redirect" // redirects the connections of a new network namespace
 )
 
 // Serve runs one trial in a process that this package started as [ProcessName],
@@ -39,11 +41,11 @@ func Serve() error {
 		return err
 	}
 	f.Close()
-	var name string
-	if err := json.NewDecoder(control).Decode(&name); err != nil {
+	var asked request
+	if err := json.NewDecoder(control).Decode(&asked); err != nil {
 		return err
 	}
-	a, err := run(name)
+	a, err := run(asked)
 	if errors.Is(err, trial.ErrUnknown) {
 		return err
 	}
@@ -61,8 +63,12 @@ func Serve() error {
 }
 
 // run runs one trial in this process.
-func run(name string) (a answer, err error) {
-	switch name {
+func run(asked request) (a answer, err error) {
+	switch asked.Trial {
+	case trialCallsParent:
+		_, a, err = startRequest(request{Trial: trialCalls, Calls: asked.Calls}, environment{}) // the child ends with this process
+	case trialCalls:
+		a.PID, err = trial.Calls(asked.Calls)
 	case trialParent:
 		_, a, err = startProcess(trial.Nothing, environment{}) // the child ends with this process
 	case trialTracee:
@@ -72,7 +78,7 @@ func run(name string) (a answer, err error) {
 	case trialRedirect:
 		a.Detail, err = redirect()
 	default:
-		a.Detail, err = trial.Run(name)
+		a.Detail, err = trial.Run(asked.Trial)
 	}
 	return a, err
 }

@@ -14,6 +14,11 @@ import (
 func (t *thread) stopped(k *task, status unix.WaitStatus) error {
 	const syscallStop = unix.SIGTRAP | 0x80
 	event, signal := engine.Event(status), status.StopSignal()
+	if t.engine.cfg.Cookie != 0 {
+		if handled, err := t.trapStopped(k, event, signal); handled || err != nil {
+			return err
+		}
+	}
 	switch {
 	case event == unix.PTRACE_EVENT_SECCOMP:
 		return t.call(k)
@@ -120,7 +125,7 @@ func (t *thread) executed(k *task) error {
 		t.forget(by)
 	}
 	t.engine.drop(k.call) // of the first thread, which has ended
-	k.call = 0
+	k.call, k.trapped, k.repeat = 0, 0, repeat{}
 	if k.exec != nil {
 		t.failedExec(k)
 	}
@@ -171,6 +176,8 @@ func (t *thread) apply(r *reply) {
 	case k.isExec:
 		k.isExec = false
 		err = t.start(k, r)
+	case k.trapped != 0:
+		err = t.answerTrapped(k, r)
 	case r.answer.Kind == engine.Continue:
 		t.setExec(k, r.execution)
 		err = t.resume(k, 0)

@@ -35,6 +35,8 @@ type task struct {
 	exec     engine.Execution  // continued, and not yet at its exec stop
 	isExec   bool              // it is stopped at an exec
 	followed *followed         // nil: nothing follows it
+	trapped  int               // the call whose SIGSYS it is stopped at; 0: none
+	repeat   repeat            // of a trapped call
 }
 
 // followed counts the threads that a follower has.

@@ -31,6 +31,8 @@ const Name = "trace"
 type Config struct {
 	// As is the user whose processes are traced. See [engine.Credentials].
 	As *engine.Credentials
+	// Cookie is that of seccomp.TracedBeside; 0: the filter does not trap execve.
+	Cookie uint64
 	// Ended is closed when the session has no process any more.
 	Ended <-chan struct{}
 	// Log gets messages for the operator of the supervisor; nil: none.

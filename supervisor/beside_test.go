@@ -1,0 +1,192 @@
+package supervisor
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
+	"agentsh/supervisor/probe"
+	"agentsh/supervisor/view"
+)
+
+// Each session is a run of these tests below the listener of another program, which
+// continues what it is asked about. See test/outer/outer.c.
+const outerEnv = "AGENTSH_TEST_OUTER"
+
+// below runs a test again, with a name, below the listener of test/outer.
+func belowAs(t *testing.T, test, mode, name string, env ...string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(testenv.Outer(t), mode, self, "-test.run=^"+test+"$", "-test.v")
+	cmd.Env = append(append(os.Environ(), outerEnv+"="+name), env...)
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "held: "+name) {
+		t.Errorf("%s below %s: %v\n%s", name, mode, err, out)
+	}
+}
+
+// besidePolicy has no rules that need a signal or a socket judged.
+const besidePolicy = `version: 1
+name: beside
+command_rules:
+  - {name: no-id, commands: [id], decision: deny, message: not here}
+  - {name: rest, commands: ['*'], decision: allow}
+file_rules:
+  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', '${HOME}', '${HOME}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
+  - {name: system, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**', '/etc', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
+env_inject: {INJECTED: 'yes'}
+`
+
+// heldBeside are scripts of commands, and what they print.
+var heldBeside = map[string]string{
+	"/usr/bin/id 2>/dev/null; echo $?":                                                                            "126\n",
+	"cp /usr/bin/id other; ./other 2>/dev/null; echo $?":                                                          "126\n",
+	"env -i sh -c 'echo $INJECTED'":                                                                               "yes\n",
+	"printf '#!/bin/sh\\necho script $1\\n' >s; chmod +x s; ./s one":                                              "script one\n",
+	"sh -c 'exit 3' & wait $!; echo $?; exec env echo k":                                                          "3\nk\n",
+	"/nothing/here 2>/dev/null; echo $?; /etc 2>/dev/null; echo $?":                                               "127\n126\n",
+	"for i in 1 2 3 4 5 6 7 8; do (for n in 1 2 3 4 5; do /usr/bin/true || echo no; done) & done; wait; echo all": "all\n",
+	"sleep 1000 & kill $!; wait $!; echo $?":                                                                      "143\n",
+	"cat /proc/net/route | wc -l":                                                                                 "1\n",
+	"unshare -U true 2>/dev/null; echo $?":                                                                        "1\n",
+}
+
+func checkBeside(t *testing.T, b *box) {
+	t.Helper()
+	for script, want := range heldBeside {
+		if exit, out := b.run(t, "bash", "-c", script); !strings.HasSuffix(out, want) {
+			t.Errorf("%s: %+v %q", script, exit, out)
+		}
+	}
+	if exit, _ := b.run(t, "id"); exit.Kind != wire.ExitDenied {
+		t.Errorf("a denied command: %+v", exit)
+	}
+}
+
+func TestASessionBesideAnotherListener(t *testing.T) {
+	modes := map[string]struct {
+		exec    bool
+		refused []string
+	}{"plain": {true, nil}, "listener": {false, nil}}
+	mode := os.Getenv(outerEnv)
+	if mode == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+		for mode := range modes {
+			t.Run(mode, func(t *testing.T) { belowAs(t, "TestASessionBesideAnotherListener", mode, mode) })
+		}
+		return
+	}
+	cfg, log := testConfig(t, besidePolicy)
+	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
+		t.Fatal(err)
+	}
+	b := openConfig(t, cfg, log)
+	if b.Engine() != "trace" || b.Beside() == nil || (b.Beside().cookie != 0) != modes[mode].exec {
+		t.Fatalf("engine %s, beside %+v", b.Engine(), b.Beside())
+	}
+	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+	if len(begin) != 1 || begin[0].Decision != "degraded" || !strings.Contains(begin[0].Hint, "listener of another supervisor") {
+		t.Errorf("the session begins with %+v", begin)
+	}
+	checkBeside(t, b)
+	t.Log("held: " + mode)
+}
+
+// A policy whose rules need calls judged that the other listener takes opens no session,
+// unless the operator's setting says so. Then those calls fail.
+func TestRulesAboutCallsThatAnotherListenerTakes(t *testing.T) {
+	if os.Getenv(outerEnv) == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+		belowAs(t, t.Name(), "plain", "rules")
+		return
+	}
+	const rules = besidePolicy + `signal_rules:
+  - {name: no-usr1, signals: [SIGUSR1], target: {type: children}, decision: deny}
+  - {name: rest, signals: ['@all'], target: {type: session}, decision: allow}
+unix_socket_rules:
+  - {name: one, paths: [/tmp/one], operations: ['*'], decision: allow}
+`
+	cfg, log := testConfig(t, rules)
+	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(context.Background(), cfg)
+	for _, want := range []string{
+		"the listener of another supervisor takes calls", "signal_rules need kill", "unix_socket_rules need connect", "run agentsh outside that supervisor",
+		"--degraded call_rules", "degraded: [call_rules] in ", probe.Consequence(probe.CallRules),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the refusal does not say %q: %v", want, err)
+		}
+	}
+	cfg.Degraded = []probe.Setting{{Name: "call_rules", At: "c.yaml:1:2"}}
+	b := openConfig(t, cfg, log)
+	if !b.Missing().Has(probe.CallRules) || !slices.Equal(b.Beside().Refused, []string{"kill", "connect"}) {
+		t.Errorf("missing %v, beside %+v", b.Missing(), b.Beside())
+	}
+	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+	for _, want := range []string{"without call_rules (", "these fail for every command: kill, connect"} {
+		if len(begin) != 1 || !strings.Contains(begin[0].Hint, want) {
+			t.Errorf("the session begins without %q: %+v", want, begin)
+		}
+	}
+	for script, want := range map[string]string{
+		"sleep 100 & enable -n kill; /bin/kill -USR1 $! 2>/dev/null; echo $?; /bin/kill -0 $! 2>/dev/null; echo $?": "1\n0\n",
+		"perl -MIO::Socket::UNIX -e 'print IO::Socket::UNIX->new(q(/tmp/one)) ? q(made) : $!+0'":                    "13",
+	} {
+		if exit, out := b.run(t, "bash", "-c", script); !strings.HasSuffix(out, want) {
+			t.Errorf("%s: %+v %q", script, exit, out)
+		}
+	}
+	t.Log("held: rules")
+}
+
+// What commands try against the stop of an execve by SIGSYS. The program is denied.
+func TestAttacksOnExecsThatEndWithSIGSYS(t *testing.T) {
+	if os.Getenv(outerEnv) == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+		belowAs(t, t.Name(), "plain", "attacks")
+		return
+	}
+	cfg, log := testConfig(t, besidePolicy)
+	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
+		t.Fatal(err)
+	}
+	attack := testenv.Compile(t, "test/outer/attack.c", filepath.Join(cfg.Cwd, "attack"))
+	b := openConfig(t, cfg, log)
+	cookie := strconv.FormatUint(b.Beside().cookie, 10)
+	for name, want := range map[string]string{
+		"denied":             "denied\n",
+		"handler":            "denied\nnot handled\n",
+		"blocked":            "denied\n",
+		"ignored":            "denied\n",
+		"replayed":           "killed\n",
+		"guessed":            "denied\n",
+		"replayed-by-thread": "killed\n",
+		"replayed-beside":    "killed\n",
+		"thread":             "denied\n",
+		"vfork":              "denied\ndenied\n",
+		"forged":             "denied\nafter a forged signal\n",
+		"own-allow":          "denied\n",
+		"own-trace":          "denied\n",
+		"own-notify":         "denied\n",
+		"own-trap":           "handled\n",
+		"own-mark":           "denied\nhandled\n",
+		"signals":            "0 wrong, seen 0\n",
+		"restored":           "-2 4242\n",
+	} {
+		if exit, out := b.run(t, attack, name, "/usr/bin/id", cookie); out != want {
+			t.Errorf("%s: %+v\n%s instead of\n%s", name, exit, out, want)
+		}
+	}
+	t.Log("held: attacks")
+}

@@ -1,0 +1,204 @@
+/* Runs a program below a seccomp listener of its own, as some container services do.
+ *
+ *   outer plain PROGRAM [ARG...]      notifies execve, kill and connect, and continues them
+ *   outer listener PROGRAM [ARG...]   notifies what the listener of OpenShell 0.1 names
+ *   outer whole PROGRAM [ARG...]      that, and refuses what OpenShell 0.1 refuses to a workload:
+ *                                     ptrace, further filters, mounts, a change of the user
+ *
+ * SIGUSR1 makes the listener deny with EPERM what it continued, and SIGUSR2 continue again.
+ * OUTER_UID is the user and group of the program; without it nothing changes. The exit
+ * status is the program's, or 128 and its signal.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <grp.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+#define SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (1UL << 5)
+#endif
+
+static struct sock_filter program[1024];
+static unsigned short length;
+static volatile sig_atomic_t *denies; /* shared with the process that serves the listener */
+
+static void statement(unsigned short code, unsigned k) { program[length++] = (struct sock_filter){ code, 0, 0, k }; }
+
+/* Skips the next n instructions unless the value is k. */
+static void unless(unsigned k, unsigned char n) { program[length++] = (struct sock_filter){ BPF_JMP | BPF_JEQ | BPF_K, 0, n, k }; }
+
+static void load(size_t offset) { statement(BPF_LD | BPF_W | BPF_ABS, (unsigned)offset); }
+
+static void answer(unsigned action) { statement(BPF_RET | BPF_K, action); }
+
+static void each(const int *numbers, size_t n, unsigned action)
+{
+	for (size_t i = 0; i < n; i++) {
+		unless((unsigned)numbers[i], 1);
+		answer(action);
+	}
+}
+#define EACH(list, action) each(list, sizeof list / sizeof list[0], action)
+
+static int install(unsigned long flags)
+{
+	struct sock_fprog p = { length, program };
+	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &p);
+}
+
+static const int plain[] = { SYS_execve, SYS_kill, SYS_connect };
+
+static const int listener[] = { SYS_socket, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_sendto, SYS_sendmsg, SYS_sendmmsg,
+	                        SYS_getpeername, SYS_setsockopt, SYS_kill, SYS_tkill, SYS_rt_sigqueueinfo, SYS_openat, SYS_openat2,
+#ifdef SYS_open
+	                        SYS_open,
+#endif
+};
+
+static const int refused[] = { SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_pidfd_open, SYS_pidfd_getfd,
+	                       SYS_pidfd_send_signal, SYS_kcmp, SYS_tkill, SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root,
+	                       SYS_chroot, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick, SYS_move_mount, SYS_open_tree, SYS_bpf,
+	                       SYS_perf_event_open, SYS_userfaultfd, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_capset,
+	                       SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setfsuid, SYS_setfsgid,
+	                       SYS_setgroups, SYS_sethostname, SYS_setdomainname, SYS_setpriority, SYS_ioprio_set };
+
+static void harden(void)
+{
+	length = 0;
+	load(offsetof(struct seccomp_data, nr));
+	EACH(refused, SECCOMP_RET_ERRNO | EPERM);
+	unless(SYS_clone3, 1);
+	answer(SECCOMP_RET_ERRNO | ENOSYS);
+	unless(SYS_seccomp, 4);
+	load(offsetof(struct seccomp_data, args[0]));
+	unless(SECCOMP_SET_MODE_FILTER, 1);
+	answer(SECCOMP_RET_ERRNO | EPERM);
+	answer(SECCOMP_RET_ALLOW);
+	unless(SYS_prctl, 4);
+	load(offsetof(struct seccomp_data, args[0]));
+	unless(PR_SET_SECCOMP, 1);
+	answer(SECCOMP_RET_ERRNO | EPERM);
+	answer(SECCOMP_RET_ALLOW);
+	answer(SECCOMP_RET_ALLOW);
+	if (install(0) < 0) {
+		perror("outer: refuse calls");
+		_exit(126);
+	}
+}
+
+static void become(const char *id)
+{
+	uid_t uid = (uid_t)atoi(id);
+	if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0) {
+		perror("outer: change the user");
+		_exit(126);
+	}
+}
+
+/* The program: it gets its filter first, and passes the listener to its parent. */
+static void run(const char *mode, int sock, char **argv)
+{
+	if (getenv("OUTER_UID"))
+		become(getenv("OUTER_UID"));
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	load(offsetof(struct seccomp_data, nr));
+	if (strcmp(mode, "plain") == 0)
+		EACH(plain, SECCOMP_RET_USER_NOTIF);
+	else
+		EACH(listener, SECCOMP_RET_USER_NOTIF);
+	answer(SECCOMP_RET_ALLOW);
+	int fd = install(SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
+	if (fd < 0) {
+		perror("outer: listener");
+		_exit(126);
+	}
+	/* sendmsg may be notified: the number goes by write, the parent takes the descriptor */
+	if (write(sock, &fd, sizeof fd) != sizeof fd || read(sock, &fd, 1) != 1)
+		_exit(126);
+	close(fd);
+	if (strcmp(mode, "whole") == 0)
+		harden();
+	close(sock);
+	execvp(argv[0], argv);
+	perror("outer: exec");
+	_exit(127);
+}
+
+static void toggle(int sig) { *denies = sig == SIGUSR1; }
+
+static void serve(int fd)
+{
+	for (;;) {
+		struct seccomp_notif n;
+		memset(&n, 0, sizeof n);
+		if (ioctl(fd, SECCOMP_IOCTL_NOTIF_RECV, &n) < 0) {
+			if (errno == EINTR || errno == ENOENT)
+				continue;
+			return;
+		}
+		struct seccomp_notif_resp r = { .id = n.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
+		if (*denies) {
+			r.flags = 0;
+			r.error = -EPERM;
+		}
+		ioctl(fd, SECCOMP_IOCTL_NOTIF_SEND, &r);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	int sock[2], fd;
+	if (argc < 3) {
+		fprintf(stderr, "usage: outer plain|listener|whole PROGRAM [ARG...]\n");
+		return 126;
+	}
+	denies = mmap(NULL, sizeof *denies, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (denies == MAP_FAILED || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock) < 0)
+		return 126;
+	pid_t pid = fork();
+	if (pid == 0)
+		run(argv[1], sock[1], argv + 2);
+	close(sock[1]);
+	if (read(sock[0], &fd, sizeof fd) != sizeof fd)
+		return 126;
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	int notify = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
+	if (notify < 0) {
+		perror("outer: take the listener");
+		kill(pid, SIGKILL);
+		return 126;
+	}
+	char go = (char)fd;
+	if (write(sock[0], &go, 1) != 1)
+		return 126;
+	struct sigaction a = { .sa_handler = toggle };
+	sigaction(SIGUSR1, &a, NULL);
+	sigaction(SIGUSR2, &a, NULL);
+	pid_t server = fork();
+	if (server == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pidfd);
+		serve(notify);
+		_exit(0);
+	}
+	close(notify);
+	int status;
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	kill(server, SIGKILL);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
