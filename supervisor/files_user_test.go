@@ -120,7 +120,7 @@ func TestADirectoryThatCannotBeSearchedIsListed(t *testing.T) {
 // waitForFile waits until a name exists.
 func waitForFile(t *testing.T, name string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(2 * time.Minute); ; <-time.After(time.Millisecond) {
 		if _, err := os.Lstat(name); err == nil {
 			return
 		}

@@ -363,8 +363,8 @@ func TestAnIdleSessionEnds(t *testing.T) {
 // A session is idle from its beginning and after its commands, not meanwhile.
 func TestACommandKeepsASessionFromBeingIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var ends []*Ended
-		l := lifetime{ended: func(e *Ended) { ends = append(ends, e) }}
+		ends := make(chan *Ended, 2)
+		l := lifetime{ended: func(e *Ended) { ends <- e }}
 		l.start(0, time.Minute)
 		<-time.After(50 * time.Second) // of the bubble
 		for range 2 {
@@ -382,12 +382,17 @@ func TestACommandKeepsASessionFromBeingIdle(t *testing.T) {
 		}
 		l.leave()
 		<-time.After(59 * time.Second)
+		synctest.Wait()
 		if len(ends) != 0 {
-			t.Fatalf("it ended: %v", ends[0])
+			t.Fatalf("it ended: %v", <-ends)
 		}
 		<-time.After(2 * time.Second)
-		if len(ends) != 1 || ends[0].Cause != wire.CauseIdleTimeout || l.enter() == nil {
-			t.Errorf("%d ends: %v", len(ends), ends)
+		synctest.Wait()
+		if len(ends) != 1 {
+			t.Fatalf("%d ends", len(ends))
+		}
+		if end := <-ends; end.Cause != wire.CauseIdleTimeout || l.enter() == nil {
+			t.Errorf("ended: %v", end)
 		}
 	})
 }

@@ -26,20 +26,20 @@ http {
 ''' % {'w': work})
 p = subprocess.Popen(['nginx', '-p', work, '-c', work + '/nginx.conf'])
 def get():
-    for _ in range(300):
-        try: return urllib.request.urlopen('http://127.0.0.1:8099/', timeout=5).read().decode()
+    for _ in range(6000):
+        try: return urllib.request.urlopen('http://127.0.0.1:8099/', timeout=60).read().decode()
         except OSError: time.sleep(.02)
     return 'no answer'
 first = get()
 print(first.split()[0])
 os.kill(p.pid, signal.SIGHUP)
-for _ in range(300):
+for _ in range(6000):
     again = get()
     if again.startswith('served') and 'gracefully shutting down' in open('error.log').read() and again != first: break
     time.sleep(.02)
 else: print('the workers stay:', again)
 os.kill(p.pid, signal.SIGQUIT)
-print(p.wait(30))
+print(p.wait(120))
 print(open('error.log').read().count('failed'))
 `
 

@@ -408,9 +408,12 @@ func waitFull(t *testing.T, w *os.File) {
 	}
 	late := time.Now().Add(2 * time.Minute)
 	err = raw.Control(func(fd uintptr) {
-		for held := 0; held < 60<<10 && err == nil; {
-			if held, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ); time.Now().After(late) {
-				err = fmt.Errorf("it holds only %d bytes", held)
+		// Not a number of bytes: a page of the pipe may be partly filled.
+		for room := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}; err == nil; <-time.After(time.Millisecond) {
+			if n, failed := unix.Poll(room, 0); n == 0 && failed == nil {
+				return
+			} else if time.Now().After(late) {
+				err = fmt.Errorf("it has room: %v", failed)
 			}
 		}
 	})

@@ -199,7 +199,7 @@ func checkJSONEnding(t *testing.T, cmd *exec.Cmd, ready string, cause wire.Cause
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for text := ""; text != "ready\n"; {
+	for text := ""; text != "ready\n"; <-time.After(time.Millisecond) {
 		data, err := os.ReadFile(ready)
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
@@ -310,7 +310,7 @@ func stoppedSession(t *testing.T, pause time.Duration) {
 // waitForLine waits until a file of a command has a line.
 func waitForLine(t *testing.T, name string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; {
+	for end := time.Now().Add(hang); ; <-time.After(time.Millisecond) {
 		data, err := os.ReadFile(name)
 		if err == nil && bytes.Contains(data, []byte("\n")) {
 			return

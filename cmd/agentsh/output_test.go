@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"agentsh/internal/wire"
@@ -44,24 +45,25 @@ func lastOutput(t *testing.T, log string) wire.OutputEnd {
 func TestOutputIsCountedInFullAndStoredInPart(t *testing.T) {
 	dir := workDir(t)
 	const mib = 1 << 20
-	const some = `head -c 5000000 /dev/zero; head -c 3000000 /dev/zero >&2; `
+	const some = `head -c 5000000 /dev/zero | tr '\0' x; head -c 3000000 /dev/zero | tr '\0' x >&2; `
 	tests := []struct {
 		name           string
 		flags          []string
 		script         string
 		code           int
-		stdout, stderr int64
+		stdout, stderr int64 // -1: what it comes to write
 	}{
 		{"nothing", nil, "true", 0, 0, 0},
-		{"300 MiB and 20 MiB", nil, "head -c 300M /dev/zero & head -c 20M /dev/zero >&2; wait", 0, 300 * mib, 20 * mib},
-		{"ended by its timeout", []string{"--timeout", "10s"}, some + "exec sleep 1000", 124, 5_000_000, 3_000_000},
+		{"50 MiB and 20 MiB", nil, "head -c 50M /dev/zero & head -c 20M /dev/zero >&2; wait", 0, 50 * mib, 20 * mib},
+		{"ended by its timeout", []string{"--timeout", "1s"}, some + "exec sleep 1000", 124, -1, -1},
+		{"ended by a signal", nil, some + "echo >$0; exec sleep 1000", 143, 5_000_000, 3_000_000},
 		{"killed", nil, some + "exec python3 -c 'import os; os.kill(os.getpid(), 9)'", 137, 5_000_000, 3_000_000},
 		{"a status of its own", nil, some + "exit 9", 9, 5_000_000, 3_000_000},
 		{"written in the background", nil, "(" + some + ") & wait", 0, 5_000_000, 3_000_000},
 		{
 			"a writer stays behind with what was written",
 			nil,
-			"(" + some + "echo >written; exec sleep 1000) & while [ ! -e written ]; do :; done; rm written",
+			"(" + some + "echo >$0; exec sleep 1000) & while [ ! -e $0 ]; do sleep 0.01; done",
 			0,
 			5_000_000,
 			3_000_000,
@@ -74,10 +76,20 @@ func TestOutputIsCountedInFullAndStoredInPart(t *testing.T) {
 			for _, tt := range tests {
 				t.Run(tt.name, func(t *testing.T) {
 					args := append(append([]string(nil), flags...), tt.flags...)
-					cmd := program(t, dir, append(args, "--json", "--", "sh", "-c", tt.script)...)
+					written := filepath.Join(dir, "work", strings.ReplaceAll(t.Name(), "/", "-")) // its own: the ways share a directory
+					cmd := program(t, dir, append(args, "--json", "--", "sh", "-c", tt.script, written)...)
 					var stdout, stderr bytes.Buffer
 					cmd.Stdout, cmd.Stderr = &stdout, &stderr
-					expectEnd(t, cmd, tt.code)
+					if err := cmd.Start(); err != nil {
+						t.Fatal(err)
+					}
+					if tt.code == 128+int(syscall.SIGTERM) {
+						waitForLine(t, written)
+						_ = cmd.Process.Signal(syscall.SIGTERM)
+					}
+					if code := waitEnd(t, cmd); code != tt.code {
+						t.Errorf("exit status %d, want %d", code, tt.code)
+					}
 					var got jsonResult
 					if err := json.Unmarshal(stdout.Bytes(), &got); err != nil {
 						t.Fatalf("%v: %s", err, &stderr)
@@ -86,12 +98,16 @@ func TestOutputIsCountedInFullAndStoredInPart(t *testing.T) {
 						jsonStream
 						want int64
 					}{"stdout": {got.Stdout, tt.stdout}, "stderr": {got.Stderr, tt.stderr}} {
+						if s.want < 0 {
+							s.want = s.Bytes
+						}
 						if s.Bytes != s.want || s.Truncated != (s.want > maxCaptured) || int64(len(s.Text)) != min(s.want, maxCaptured) {
 							t.Errorf("%s: %d bytes, %d kept, truncated %t; it wrote %d", name, s.Bytes, len(s.Text), s.Truncated, s.want)
 						}
 					}
-					if got, want := lastOutput(t, filepath.Join(dir, logs[way])), (wire.OutputEnd{Stdout: tt.stdout, Stderr: tt.stderr}); got != want {
-						t.Errorf("the audit log says %+v, want %+v", got, want)
+					want := wire.OutputEnd{Stdout: got.Stdout.Bytes, Stderr: got.Stderr.Bytes}
+					if logged := lastOutput(t, filepath.Join(dir, logs[way])); logged != want {
+						t.Errorf("the audit log says %+v, want %+v", logged, want)
 					}
 				})
 			}

@@ -156,14 +156,17 @@ func TestFlippingThePathOrTheArgumentsNeverWins(t *testing.T) {
 					strconv.Itoa(tries),
 				)
 				var ran, refused, killed, program, argument int
-				if _, err := fmt.Sscan(s.out.String(), &ran, &refused, &killed, &program, &argument); err != nil {
+				var allowed, denied [5]int // without an attack
+				_, err := fmt.Sscan(s.out.String(), &ran, &refused, &killed, &program, &argument,
+					&allowed[0], &allowed[1], &allowed[2], &allowed[3], &allowed[4], &denied[0], &denied[1], &denied[2], &denied[3], &denied[4])
+				if err != nil {
 					t.Fatalf("printed %q", &s.out)
 				}
 				t.Logf("%d ran, %d refused, %d killed", ran, refused, killed)
 				if program+argument != 0 {
 					t.Errorf("of %d tries %d ran the denied program and %d had the denied argument", tries, program, argument)
 				}
-				if ran == 0 || refused == 0 {
+				if allowed != [5]int{1} || denied != [5]int{0, 1} || ran+refused+killed != tries {
 					t.Errorf("the attack did not try: %s", &s.out)
 				}
 				switched := s.event(func(e wire.Event) bool { return e.Op == "exec_switched" })

@@ -28,7 +28,7 @@ var interpreted = map[string]string{
 	"awk":     "#!/usr/bin/awk -f\nBEGIN { print ARGV[0], ARGC, ARGV[1] }\n",
 	"make":    "#!/usr/bin/make -f\nall x:; @echo $(MAKEFILE_LIST) $(lastword $(MAKEFILE_LIST)) $@\n",
 	"env":     "#!/usr/bin/env bash\necho \"$0\" \"$@\" \"${BASH_SOURCE[0]}\"\n",
-	"env -S":  "#!/usr/bin/env -S A=b timeout 20 /bin/bash -u\necho \"$0\" \"$@\" $A $-\n",
+	"env -S":  "#!/usr/bin/env -S A=b timeout 300 /bin/bash -u\necho \"$0\" \"$@\" $A $-\n",
 	"sed":     "#!/usr/bin/sed -nf\n1p\n",
 	"tclsh":   "#!/usr/bin/tclsh\nputs [list $argv0 $argv [info script]]\n",
 	"busybox": "#!/usr/bin/busybox sh\necho \"$0\" \"$@\"\n",

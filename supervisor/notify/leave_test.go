@@ -67,7 +67,7 @@ func TestScriptsThatAreFollowedAreBounded(t *testing.T) {
 	bin, _ := place(t)
 	script := leaving(t, bin, "hold")
 	text := `exec 3< <(exec "$0") 4< <(exec "$0"); read -u 3; read -u 4
-		timeout 20 "$0"; echo $?; pkill -P $$`
+		timeout 300 "$0"; echo $?; pkill -P $$`
 	s := run(t, Config{Bounds: Bounds{Threads: 2}}, "/bin/bash", "-c", text, script)
 	s.fault("2 scripts of this session are followed")
 	if !strings.Contains(s.out.String(), "Resource temporarily unavailable") || !strings.HasSuffix(s.out.String(), "126\n") {
