@@ -45,16 +45,21 @@ func TestManyShortChangesShareAMessage(t *testing.T) {
 	}
 }
 
+// writeMany makes files behind the mount, and returns more changes than fit in a message.
+func (s *session) writeMany() (list []wire.Change) {
+	for i := range 4001 {
+		name := fmt.Sprintf("%s%d", strings.Repeat("\x01", 200), i)
+		must(s.t, os.WriteFile(s.back(name), nil, 0o644))
+		list = append(list, wire.Change{Path: wire.Name(name), Kind: wire.Created})
+	}
+	return list
+}
+
 func TestAFreezeEndsAfterManyChanges(t *testing.T) {
 	s := start(t, options{})
 	must(t, s.control.Baseline(t.Context()))
 	must(t, s.control.Freeze(t.Context()))
-	var list []wire.Change
-	for i := range 4001 {
-		name := fmt.Sprintf("%s%d", strings.Repeat("\x01", 200), i)
-		must(t, os.WriteFile(s.back(name), nil, 0o644))
-		list = append(list, wire.Change{Path: wire.Name(name), Kind: wire.Created})
-	}
+	list := s.writeMany()
 	must(t, s.control.Unfreeze(t.Context(), "ws", list))
 	must(t, os.WriteFile(s.path("later"), nil, 0o644))
 	if got, err := s.control.Changes(t.Context(), "ws"); err != nil || len(got) != len(list)+1 {
@@ -67,12 +72,7 @@ func TestAFailedUnfreezeEndsTheFreeze(t *testing.T) {
 	s := start(t, options{})
 	must(t, s.control.Baseline(t.Context()))
 	must(t, s.control.Freeze(t.Context()))
-	var list []wire.Change
-	for i := range 4001 {
-		name := fmt.Sprintf("%s%d", strings.Repeat("\x01", 200), i)
-		must(t, os.WriteFile(s.back(name), nil, 0o644))
-		list = append(list, wire.Change{Path: wire.Name(name), Kind: wire.Created})
-	}
+	list := s.writeMany()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.control.Unfreeze(ended, "ws", list); err == nil {

@@ -88,15 +88,18 @@ var treeEdits = []edit{
 	}},
 }
 
-// seedEdited makes a tree for treeEdits. Its times lie in the past, as in an ordinary
-// workspace.
-func seedEdited(t *testing.T, s *session) {
-	s.seed(map[string]string{
-		"d/a": "text a\n", "d/b": "text b\n", "d/empty": "", "d/sub/x": "x\n", "d/sub/deep/y": "y\n", "e/z": "z\n",
-		"d/large": strings.Repeat("large\n", 50_000),
-	})
-	must(t, os.Symlink("a", s.back("d/link")))
-	must(t, filepath.WalkDir(s.backing, func(name string, _ fs.DirEntry, err error) error {
+// editedFiles are those that treeEdits change.
+var editedFiles = map[string]string{
+	"d/a": "text a\n", "d/b": "text b\n", "d/empty": "", "d/sub/x": "x\n", "d/sub/deep/y": "y\n", "e/z": "z\n",
+	"d/large": strings.Repeat("large\n", 50_000),
+}
+
+// seedEdited makes a tree for treeEdits below a directory of the host. Its times lie in
+// the past, as in an ordinary workspace.
+func seedEdited(t *testing.T, top string) {
+	seedTree(t, top, editedFiles)
+	must(t, os.Symlink("a", top+"/d/link"))
+	must(t, filepath.WalkDir(top, func(name string, _ fs.DirEntry, err error) error {
 		old := unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano())
 		return errors.Join(err, unix.UtimesNanoAt(unix.AT_FDCWD, name, []unix.Timespec{old, old}, unix.AT_SYMLINK_NOFOLLOW))
 	}))
@@ -180,7 +183,7 @@ func TestEditsOfTheHostAreSeen(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, plain %v", e.name, plain), func(t *testing.T) {
 				t.Parallel()
 				s := start(t, options{plain: plain})
-				seedEdited(t, s)
+				seedEdited(t, s.backing)
 				if inside, outside := look(t, s.dir), look(t, s.backing); inside != outside {
 					t.Fatalf("at first inside:\n%s\noutside:\n%s", inside, outside)
 				}

@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/device"
 	"agentsh/fuse/follow"
 	"agentsh/fuse/tree"
 	"agentsh/fuse/watch"
@@ -40,7 +42,9 @@ func (m *mount) hostChanged(dir uint64, name string) {
 	}
 	child, id := m.tree.Host.Child(parent, name)
 	if child == nil {
-		m.kernel.ExpireLater(dir, name, nil) // the kernel may cache its absence
+		if m.tree.Host.MaybeAbsent(dir, name) {
+			m.kernel.ExpireLater(dir, name, m.follow.Expiring(dir))
+		}
 		return
 	}
 	m.compare(child, id)
@@ -59,27 +63,44 @@ const compareTries = 10
 
 // compare makes the kernel drop the attributes, pages or listing of the node with a
 // number if they differ from the backing. A name that does not lead to the node is lost.
+// It waits for nothing: the kernel drops the pages of a file later, because it waits for
+// those that are being read. Without attributes, the kernel asks for them before a read.
 func (m *mount) compare(n *tree.Node, id uint64) {
 	m.kernel.drops.begin(id)
-	defer m.kernel.drops.end(id)
-	for range compareTries {
+	switch d := m.differs(n); {
+	case d.Tell && d.Directory:
+		m.kernel.NotifyInode(id)
+		m.tree.Host.Noticed(id)
+	case d.Tell:
+		m.kernel.NotifyAttributes(id)
+		go func() { // ends when the kernel has read the pages, or with the mount
+			defer m.kernel.drops.end(id)
+			m.kernel.NotifyInode(id)
+			m.tree.Host.Noticed(id)
+		}()
+		return
+	case d.Differs:
+		time.AfterFunc(tree.Settling, func() { m.compareLater(n, id) })
+	}
+	m.kernel.drops.end(id)
+}
+
+// differs compares a node with the backing for compare.
+func (m *mount) differs(n *tree.Node) tree.Difference {
+	for try := range compareTries {
 		at := m.tree.Host.Now()
+		if try == compareTries-1 {
+			at = tree.Latest // the kernel asks once more than it needs to
+		}
 		var st unix.Stat_t
 		if m.nodes.stat(n, &st) != nil {
-			return
+			break
 		}
-		d := m.tree.Host.Drop(n, &st, at)
-		switch {
-		case d.Outdated:
-			continue
-		case d.Tell:
-			m.kernel.NotifyInode(id) // may wait for pages, which are read without tree.Moves
-			m.tree.Host.Noticed(id)
-		case d.Differs:
-			time.AfterFunc(tree.Settling, func() { m.compareLater(n, id) })
+		if d := m.tree.Host.Drop(n, &st, at); !d.Outdated {
+			return d
 		}
-		return
 	}
+	return tree.Difference{}
 }
 
 func (m *mount) compareLater(n *tree.Node, id uint64) {
@@ -172,16 +193,48 @@ func (d *drops) under(id uint64) <-chan struct{} {
 	return nil
 }
 
-// hostChangedEverything makes the kernel drop all that it caches, because it is unknown
-// what the host changed.
+// hostChangedEverything makes the kernel ask for all that it caches, because it is unknown
+// what the host changed. It waits for nothing.
 func (m *mount) hostChangedEverything() {
-	if !m.kernel.NotifyEpoch() {
+	m.forgetNames()
+	for _, known := range m.tree.Below(m.tree.Root()) {
+		if known.Kind == unix.S_IFDIR {
+			m.kernel.NotifyInode(known.ID) // with the listing
+		} else {
+			m.kernel.NotifyAttributes(known.ID)
+		}
+	}
+}
+
+// forgetNames makes the kernel look up every name and absence again. Before Linux 6.16 it
+// has no effect.
+func (m *mount) forgetNames() bool {
+	m.tree.Host.ForgetAbsences()
+	return m.kernel.NotifyEpoch()
+}
+
+// dropEverything makes the kernel drop all that it caches. It may wait.
+func (m *mount) dropEverything() {
+	if !m.forgetNames() {
 		m.kernel.invalidate("")
 		return
 	}
 	for _, known := range m.tree.Below(m.tree.Root()) {
 		m.kernel.NotifyInode(known.ID)
 	}
+}
+
+// observed is called before the answer to a request that shows what is in the backing. So
+// a command that sees a change of the host sees every earlier one: none comes from what
+// the kernel caches. A read waits for no rename and no freeze.
+func (m *mount) observed(h *gofuse.InHeader) {
+	if h.Opcode == device.OpRead {
+		if !m.tree.Moves.TryRLock() {
+			return
+		}
+		m.tree.Moves.RUnlock()
+	}
+	m.shared.follower.Settle(m.follow, h.NodeId, m.kernel.StepAside)
 }
 
 // hostWrote is [mount.hostChanged] for a change of a file that leaves its names as they

@@ -63,7 +63,7 @@ func TestToolsOfTheHostAreSeen(t *testing.T) {
 	for _, tool := range tools {
 		for _, plain := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, plain %v", tool.name, plain), func(t *testing.T) {
-				useTool(t, tool, plain, min(rounds, 20))
+				useTool(t, tool, plain, rounds)
 			})
 		}
 	}

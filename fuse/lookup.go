@@ -50,7 +50,7 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	if !o.files.redirected(rel) {
 		o.follow.Look(parent, p.DirFD)
 	}
-	attrs := o.attrs.since()
+	attrs, absences := o.attrs.since(), o.tree.Host.Absences()
 	var st unix.Stat_t
 	at := tree.NamedPath{Link: tree.Link{Parent: parent, Name: name}, Path: rel}
 	fd, err := o.nodes.retries.stat(h.Pid, p, &st)
@@ -66,6 +66,9 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 			o.nodes.lost(old, at)
 		}
 		if v.dec.Effect == policy.Allow {
+			if !o.tree.Host.TellAbsent(parent, name, absences) {
+				return gofuse.OK
+			}
 			out.SetEntryTimeout(o.attrs.age(o.attrs.absences && o.tree.Host.Watched(parent) && !o.files.redirected(rel)))
 			return gofuse.OK
 		}

@@ -70,6 +70,7 @@ func runInside() int {
 func serveForTest(tags []string) int {
 	_, older.noDirectReads = os.LookupEnv("TEST_NO_DIRECT_READS")
 	_, older.coarseTimes = os.LookupEnv("TEST_COARSE_TIMES")
+	_, older.noEventReader = os.LookupEnv("TEST_NO_EVENT_READER")
 	donated := map[string]*os.File{}
 	for i, tag := range tags {
 		if tag == TrashName || tag == PreviousName {
@@ -116,6 +117,7 @@ type options struct {
 	plain        bool                                             // the server lacks CAP_SYS_ADMIN: no passthrough
 	// as on kernels before 6.6 and 6.13
 	noDirectReads, coarseTimes bool
+	noEventReader              bool // only requests read the events of the host's changes
 }
 
 const allowAll = `
@@ -149,7 +151,9 @@ func start(t testing.TB, o options) *session {
 	s.server.Args[0] = serverName
 	s.server.Stderr = os.Stderr
 	s.server.Env = os.Environ()
-	for name, set := range map[string]bool{"TEST_NO_DIRECT_READS": o.noDirectReads, "TEST_COARSE_TIMES": o.coarseTimes} {
+	for name, set := range map[string]bool{
+		"TEST_NO_DIRECT_READS": o.noDirectReads, "TEST_COARSE_TIMES": o.coarseTimes, "TEST_NO_EVENT_READER": o.noEventReader,
+	} {
 		if set {
 			s.server.Env = append(s.server.Env, name+"=1")
 		}
@@ -268,9 +272,14 @@ func (s *session) back(rel string) string { return filepath.Join(s.backing, rel)
 // seed writes files to the backing before anything looked at them.
 func (s *session) seed(files map[string]string) {
 	s.t.Helper()
+	seedTree(s.t, s.backing, files)
+}
+
+func seedTree(t testing.TB, top string, files map[string]string) {
+	t.Helper()
 	for rel, text := range files {
-		must(s.t, os.MkdirAll(filepath.Dir(s.back(rel)), 0o755))
-		must(s.t, os.WriteFile(s.back(rel), []byte(text), 0o644))
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(top, rel)), 0o755))
+		must(t, os.WriteFile(filepath.Join(top, rel), []byte(text), 0o644))
 	}
 }
 

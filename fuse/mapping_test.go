@@ -55,7 +55,7 @@ func TestEditsAreSeenWhereNothingIsWatched(t *testing.T) {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
 			s := start(t, options{watched: -1})
-			seedEdited(t, s)
+			seedEdited(t, s.backing)
 			look(t, s.dir)
 			e.do(t, s.backing)
 			want := look(t, s.backing)

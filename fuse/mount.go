@@ -101,10 +101,14 @@ func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
 		m.replays = newReplays(m)
 		m.follow = sh.follower.Add(follow.MountConfig{
 			Tree: m.tree, Backing: m.files.backing,
-			Changed:    m.hostEdit,
-			Everything: m.hostChangedEverything,
+			Changed:     m.hostEdit,
+			ForgetNames: m.forgetNames,
+			Lost:        m.hostChangedEverything,
+			Everything:  m.dropEverything,
 		})
+		m.nodes.follow = m.follow
 	}
+	m.tree.Host.OnLost(m.nodes.expire)
 	m.folding = &folding{access: m.access, repos: m.repos, device: st.Dev, casefold: sh.config.Casefold}
 	return m, nil
 }
@@ -187,6 +191,7 @@ func (m *mount) attach(dev *os.File) error {
 	l, err := device.New(fd, device.Config{
 		Handler:  newDispatcher(m),
 		Caching:  m.access.rules.caching.RLocker(),
+		Observed: m.observed,
 		Fault:    func(what string) { m.access.reporter.fault(fmt.Sprintf("file server of %s: %s", m.files.path, what)) },
 		Panicked: m.panicked,
 	}, opts)
@@ -200,8 +205,8 @@ func (m *mount) attach(dev *os.File) error {
 	return nil
 }
 
-// older says what tests do without, as on older kernels.
-var older struct{ noDirectReads, coarseTimes bool }
+// older says what tests do without, as on older kernels, or as if a goroutine got no time.
+var older struct{ noDirectReads, coarseTimes, noEventReader bool }
 
 // panicked denies an operation that panicked in the server.
 func (m *mount) panicked(cause any) gofuse.Status {

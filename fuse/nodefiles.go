@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/fuse/changes"
+	"agentsh/fuse/follow"
 	"agentsh/fuse/tree"
 )
 
@@ -18,6 +19,7 @@ type nodeFiles struct {
 	files   *files
 	handles *openFiles
 	kernel  *kernel
+	follow  *follow.Mount
 	retries *retries
 }
 
@@ -130,13 +132,20 @@ func (f *nodeFiles) leads(n *tree.Node, rel string, st *unix.Stat_t) (bool, erro
 // lost removes a name that does not lead to n any more. The kernel looks up again what
 // it caches about the name.
 func (f *nodeFiles) lost(n *tree.Node, at tree.NamedPath) {
-	id, parent, ok := f.tree.Host.Lost(n, at)
-	if !ok {
-		return
+	if id, ok := f.tree.Host.Lost(n, at); ok {
+		f.kernel.NotifyAttributes(id)
 	}
-	f.kernel.NotifyAttributes(id)
-	f.kernel.ExpireLater(parent, at.Name, func() {
-		time.AfterFunc(settleTime, func() { f.tree.Host.Settled(id) })
+}
+
+// expire makes the kernel look up a name again that a node has lost. The tree is locked.
+func (f *nodeFiles) expire(lost tree.LostName) {
+	taken := func() {}
+	if lost.Used {
+		taken = f.follow.Expiring(lost.Parent)
+	}
+	f.kernel.ExpireLater(lost.Parent, lost.Name, func() {
+		taken()
+		time.AfterFunc(settleTime, func() { f.tree.Host.Settled(lost.ID) })
 	})
 }
 

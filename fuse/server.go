@@ -206,7 +206,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	}
 	shared := shared{
 		config: c, rules: s.rules, reporter: s.report, approvals: s.asks, trash: s.trash, mountAt: s.mountOf,
-		follower: follow.New(c.WatchedDirectories), lockWaits: locks.NewWaits(),
+		follower: follow.New(c.WatchedDirectories, older.noEventReader), lockWaits: locks.NewWaits(),
 	}
 	for _, mc := range c.Mounts {
 		m, err := s.open(mc, shared)

@@ -79,6 +79,8 @@ type Config struct {
 	Handler Handler
 	// Caching is locked while a request whose answer the kernel caches is answered.
 	Caching sync.Locker
+	// Observed is called before the answer to a request that shows what is in the backing.
+	Observed func(h *gofuse.InHeader)
 	// Fault reports a request that could not be decoded.
 	Fault func(message string)
 	// Panicked returns the answer to a request during which the handler panicked.
@@ -180,6 +182,9 @@ func (l *Loop) answer(w *worker, n int) error {
 	if size == 0 {
 		return nil
 	}
+	if in := (*gofuse.InHeader)(unsafe.Pointer(&w.in[0])); observes(in.Opcode) {
+		l.config.Observed(in)
+	}
 	_, err := unix.Write(l.fd, w.out[:size])
 	return err
 }
@@ -265,6 +270,7 @@ func (l *Loop) drop(w *worker) {
 
 // Answer answers a request for which the handler returned [Later].
 func (l *Loop) Answer(unique uint64, code gofuse.Status) {
+	l.config.Observed(&gofuse.InHeader{Opcode: opSetLkw})
 	head := gofuse.OutHeader{Length: uint32(outHeader), Status: -int32(code), Unique: unique}
 	_, _ = unix.Write(l.fd, unsafe.Slice((*byte)(unsafe.Pointer(&head)), outHeader)) // ENOENT and ENODEV: nobody waits for it
 }
@@ -298,6 +304,27 @@ func cached(opcode uint32) bool {
 		return true
 	}
 	return false
+}
+
+// Opcodes of the kernel. See fuse_opcode in uapi/linux/fuse.h.
+const (
+	OpRead    = 15
+	opSetLkw  = 33
+	opHighest = 63
+)
+
+// observes reports whether the answer to a request shows what is in the backing, or that
+// somebody released a lock. READLINK does not: the text of a link never changes. While it
+// waits, the kernel holds the page that [Loop.NotifyInode] drops.
+func observes(opcode uint32) bool {
+	const (
+		names      = 1<<1 | 1<<6 | 1<<8 | 1<<9 | 1<<10 | 1<<11 | 1<<12 | 1<<13 | 1<<35 | 1<<45 // LOOKUP, and what makes, moves and removes
+		content    = 1<<14 | 1<<OpRead | 1<<47                                                 // OPEN, READ, COPY_FILE_RANGE
+		attributes = 1<<3 | 1<<4 | 1<<21 | 1<<22 | 1<<23 | 1<<24 | 1<<52                       // those of stat, and extended ones
+		listings   = 1<<27 | 1<<28 | 1<<44                                                     // OPENDIR, READDIR, READDIRPLUS
+		locks      = 1<<31 | 1<<32 | 1<<opSetLkw
+	)
+	return opcode <= opHighest && (names|content|attributes|listings|locks)>>opcode&1 != 0
 }
 
 // Passthrough reports whether the kernel supports passthrough.

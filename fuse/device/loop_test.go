@@ -46,7 +46,7 @@ func playKernel(t *testing.T) (*kernelSide, *stub) {
 	must(t, err)
 	fs := &stub{RawFileSystem: gofuse.NewDefaultRawFileSystem(), release: make(chan struct{})}
 	l := &Loop{
-		fd: pair[1], config: Config{Handler: fs, Caching: (&sync.RWMutex{}).RLocker()},
+		fd: pair[1], config: Config{Handler: fs, Caching: (&sync.RWMutex{}).RLocker(), Observed: func(*gofuse.InHeader) {}},
 		protocol: gofuse.NewProtocolServer(fs, &gofuse.MountOptions{}),
 		wake:     make(chan struct{}, 1), ended: make(chan struct{}),
 	}
@@ -138,7 +138,8 @@ func TestTheFirstRequestOfOldKernels(t *testing.T) {
 		_, err = unix.Write(pair[0], unsafe.Slice((*byte)(unsafe.Pointer(&in)), size))
 		must(t, err)
 		stub := &stub{RawFileSystem: gofuse.NewDefaultRawFileSystem()}
-		l, err := New(pair[1], Config{Handler: stub, Caching: (&sync.RWMutex{}).RLocker()}, &gofuse.MountOptions{MaxWrite: 4096})
+		config := Config{Handler: stub, Caching: (&sync.RWMutex{}).RLocker(), Observed: func(*gofuse.InHeader) {}}
+		l, err := New(pair[1], config, &gofuse.MountOptions{MaxWrite: 4096})
 		if err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}

@@ -32,6 +32,8 @@ type Follower struct {
 	released []release
 	full     bool
 
+	expiries expiries
+
 	wake       chan struct{}
 	ended      chan struct{}
 	background sync.WaitGroup
@@ -59,9 +61,14 @@ type Mount struct {
 type MountConfig struct {
 	Tree    *tree.Tree
 	Backing tree.Backing
-	// Changed is called for each change of another process, from one goroutine.
+	// Changed is called for each change of another process, in their order.
 	Changed func(dir uint64, e watch.Event)
-	// Everything is called if anything may have changed.
+	// ForgetNames makes the kernel look up every name and absence again. It waits for
+	// nothing. It reports false if the kernel cannot do that.
+	ForgetNames func() bool
+	// Lost is called at once if anything may have changed. It waits for nothing.
+	Lost func()
+	// Everything is called later if anything may have changed.
 	Everything func()
 }
 
@@ -70,13 +77,14 @@ type MountConfig struct {
 const evictPause = 10 * time.Second
 
 // New starts a follower. most is the greatest number of watched directories; 0 means
-// the share of one session, [watch.Share].
-func New(most int) *Follower {
+// the share of one session, [watch.Share]. With onDemand, changes are reported in calls of
+// [Follower.Settle] alone.
+func New(most int, onDemand bool) *Follower {
 	if most == 0 {
 		most = watch.Share()
 	}
 	f := &Follower{most: most, pause: evictPause, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	f.watcher = watch.New(watch.Config{Most: most, Report: f.report, Lost: f.lost})
+	f.watcher = watch.New(watch.Config{Most: most, Report: f.report, Lost: f.lost, OnDemand: onDemand})
 	f.background.Go(f.work)
 	return f
 }
@@ -174,6 +182,9 @@ func (f *Follower) lost() {
 	}
 	f.mu.Unlock()
 	for _, m := range mounts {
+		m.config.Lost()
+	}
+	for _, m := range mounts {
 		m.drop()
 	}
 }
@@ -230,27 +241,49 @@ func (f *Follower) unmark(r release) {
 	f.watcher.Release(r.id, fd)
 }
 
-// evict releases an eighth of the directories, those that were watched first.
+// evict releases an eighth of the directories, those that were watched first. Their
+// changes are reported until the kernel caches nothing of them for long.
 func (f *Follower) evict() {
 	concerned := map[*Mount]bool{}
-	for _, key := range f.watcher.Oldest(max(f.watcher.Count()/8, 1)) {
+	oldest := f.watcher.Oldest(max(f.watcher.Count()/8, 1))
+	for _, key := range oldest {
 		m, id := f.find(key)
-		t := m.config.Tree
-		path := ""
-		if n := t.Node(id); n != nil {
-			if paths := t.Paths(n); len(paths) > 0 {
-				path = paths[0]
-			}
-		}
-		t.Host.SetWatched(id, false)
+		m.config.Tree.Host.SetWatched(id, false)
 		concerned[m] = true
-		if identity := f.watcher.Forget(key, false); identity != "" {
-			f.unmark(release{m, identity, path})
-		}
+	}
+	for m := range concerned {
+		m.config.Lost()
+	}
+	for _, r := range f.forget(oldest) {
+		f.unmark(r)
 	}
 	for m := range concerned {
 		m.drop()
 	}
+}
+
+// forget ends the reports about directories, but not about those that are watched again. It
+// returns the marks to remove.
+func (f *Follower) forget(keys []uint64) (marked []release) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.generation++ // a Look that has begun sets no mark
+	for _, key := range keys {
+		m, path := f.mounts[key>>32], ""
+		t := m.config.Tree
+		if n := t.Node(key & (1<<32 - 1)); n != nil {
+			if t.Host.Watched(n) {
+				continue
+			}
+			if paths := t.Paths(n); len(paths) > 0 {
+				path = paths[0]
+			}
+		}
+		if identity := f.watcher.Forget(key, false); identity != "" {
+			marked = append(marked, release{m, identity, path})
+		}
+	}
+	return marked
 }
 
 // Count returns the number of directories that are watched.

@@ -39,12 +39,13 @@ func newSite(t *testing.T, most int) *site {
 	var st unix.Stat_t
 	must(t, unix.Fstat(fd, &st))
 	s.tree = tree.New(&st)
-	s.f = New(most)
+	s.f = New(most, false)
 	s.f.pause = 0
 	t.Cleanup(s.f.Close)
 	s.m = s.f.Add(MountConfig{
 		Tree: s.tree, Backing: tree.Backing{FD: fd, Dir: true},
 		Changed:    func(dir uint64, e watch.Event) { s.note(func() { s.changed[fmt.Sprint(dir, " ", e.Name)]++ }) },
+		Lost:       func() {},
 		Everything: func() { s.note(func() { s.drops++ }) },
 	})
 	return s

@@ -129,6 +129,8 @@ type Difference struct {
 	Tell bool
 	// Outdated: the kernel was told newer attributes meanwhile. The caller reads them again.
 	Outdated bool
+	// Directory: the node is one.
+	Directory bool
 }
 
 // Differs compares the attributes st of a file, which were read after the moment at, with
@@ -201,7 +203,7 @@ func (h Host) Drop(n *Node, st *unix.Stat_t, at Moment) Difference {
 	}
 	n.flags |= isDropped
 	notice(t, n)
-	return Difference{Differs: true, Tell: true}
+	return Difference{Differs: true, Tell: true, Directory: n.kind == unix.S_IFDIR}
 }
 
 // Sure reports whether the kernel may have ignored an answer with changed attributes. The
@@ -303,37 +305,60 @@ func (t *Tree) Names(n *Node) []NamedPath {
 	return out
 }
 
-// Lost removes a name that does not lead to n in the backing any more. Until
-// [Host.Settled] the kernel may still use the name for n. Lost returns the numbers of the
-// node and of the name's directory. It reports false if n does not have the name, or if
-// the name has another path by now.
-func (h Host) Lost(n *Node, at NamedPath) (id, parent uint64, ok bool) {
+// LostName is a name that the host has taken from a file. The file and the directory are
+// given by number.
+type LostName struct {
+	ID, Parent uint64
+	Name       string
+	// Used: the kernel may use the name without a request that finds out. That is so for
+	// directories and links, whose entries and text it caches, and for an open file, which
+	// may get another name.
+	Used bool
+}
+
+// OnLost sets the function that is called when a node loses a name because it does not lead
+// to the node in the backing any more. The kernel may still use the name for the node, until
+// the function's caller is told otherwise by [Host.Settled]. The function is called under
+// the tree's lock.
+func (h Host) OnLost(f func(LostName)) {
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost = f
+}
+
+// Lost removes a name that does not lead to n in the backing any more, and returns the
+// number of the node. It reports false if n does not have the name, or if the name has
+// another path by now.
+func (h Host) Lost(n *Node, at NamedPath) (id uint64, ok bool) {
 	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n.id == 0 || t.child(at.Parent, at.Name) != n {
-		return 0, 0, false
+		return 0, false
 	}
 	if path, ok := t.join(at.Link); !ok || path != at.Path {
-		return 0, 0, false
+		return 0, false
 	}
+	id = uint64(n.id)
+	t.lose(n, at.Link)
+	return id, true
+}
+
+// lose removes a name of n. Until [Host.Settled] the kernel may still use it.
+func (t *Tree) lose(n *Node, l Link) {
+	open := n.more != nil && n.more.handles > 0
 	if t.settling == nil {
 		t.settling = map[uint64]int{}
 	}
-	id, parent = uint64(n.id), uint64(at.Parent.id)
-	t.settling[id]++
-	t.lose(n, at.Link)
-	return id, parent, true
-}
-
-func (t *Tree) lose(n *Node, l Link) {
+	t.settling[uint64(n.id)]++
+	t.lost(LostName{uint64(n.id), uint64(l.Parent.id), l.Name, open || n.kind != unix.S_IFREG})
 	if len(n.names()) == 1 {
 		if path, ok := lastPath(t, l); ok {
 			n.extras().lostAt = path
 		}
 		n.flags |= isLost
 		n.told = toldNothing
-		open := n.more != nil && n.more.handles > 0
 		if open && n.flags&isLinked == 0 {
 			t.remember(n, l)
 		}
@@ -368,8 +393,8 @@ func (h Host) Take(n *Node, at NamedPath, st *unix.Stat_t) bool {
 	return true
 }
 
-// Settled records that the kernel does not use a name of a node any more for which
-// [Host.Lost] returned true. A name that was lost later may still be in use.
+// Settled records that the kernel does not use a name any more that [Host.OnLost] was told
+// of. A name that the node lost later may still be in use.
 func (h Host) Settled(id uint64) {
 	t := h.t
 	t.mu.Lock()

@@ -33,13 +33,15 @@ type Tree struct {
 	changes atomic.Uint64  // of what the kernel is told, see [Moment]
 
 	settling map[uint64]int // names that were lost and that the kernel may still use, by node
+	absences absences
 
 	released func(id uint64, path string, removed bool) // see [Host.OnRelease]
+	lost     func(LostName)                             // see [Host.OnLost]
 }
 
 // New returns the tree of a mount whose root has these attributes.
 func New(st *unix.Stat_t) *Tree {
-	t := &Tree{nodes: newNodes()}
+	t := &Tree{nodes: newNodes(), lost: func(LostName) {}}
 	t.Host = Host{t}
 	t.root = t.add(inodeOf(st), st.Mode&unix.S_IFMT)
 	t.root.lookups = 1

@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -76,28 +74,6 @@ func handleOf(fd int) (string, error) {
 		return string(append(id, h.bytes[:h.size]...)), nil
 	}
 	return "", fmt.Errorf("name_to_handle_at: %w", unix.EINVAL)
-}
-
-// read reports events until the watcher is closed.
-func (w *Watcher) read(f *os.File, parse func([]byte) ([]Event, bool)) {
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := f.Read(buf)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return
-		}
-		events, lost := parse(buf[:n])
-		if lost {
-			w.config.Lost()
-		}
-		if len(events) > 0 {
-			w.config.Report(events)
-		}
-		<-time.After(gather)
-	}
 }
 
 // Layout of events, see fanotify(7). An event is a head and records. A record is its

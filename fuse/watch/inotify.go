@@ -23,9 +23,8 @@ func (w *Watcher) addInotify(d *directory, fd int) error {
 		if err != nil {
 			return fmt.Errorf("inotify_init1: %w", err)
 		}
-		instance := os.NewFile(uintptr(ino), "inotify")
-		w.ino = queue{instance, ino}
-		w.readers.Go(func() { w.read(instance, w.parseInotify) })
+		w.ino = queue{os.NewFile(uintptr(ino), "inotify"), ino, w.parseInotify}
+		w.begin(w.ino)
 	}
 	watch, err := unix.InotifyAddWatch(w.ino.fd, "/proc/self/fd/"+strconv.Itoa(fd), watchMask)
 	if err != nil {

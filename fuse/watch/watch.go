@@ -61,17 +61,24 @@ type Config struct {
 	// Most is the greatest number of watched directories. 0 means [Share] of the limit
 	// of the user.
 	Most int
+	// OnDemand: only [Watcher.Drain] reads the queues. Tests use it.
+	OnDemand bool
 }
 
-// gather is the time after which the queue is read again. Meanwhile the kernel merges
-// repeated events of one name.
+// gather is the time after which the queue is read again, unless [Watcher.Drain] reads it
+// before. Meanwhile the kernel merges repeated events of one name.
 const gather = 5 * time.Millisecond
+
+// longestEvent is more than the bytes of an event of either mechanism.
+const longestEvent = 1024
 
 // Watcher watches directories. It is safe for concurrent use.
 type Watcher struct {
 	config Config
 	most   int
 	pid    int32
+
+	reading reading
 
 	mu       sync.Mutex
 	fan      queue // fanotify
@@ -88,8 +95,16 @@ type Watcher struct {
 
 // queue is a descriptor from which events are read. The file is nil if there is none.
 type queue struct {
-	file *os.File
-	fd   int
+	file  *os.File
+	fd    int
+	parse func([]byte) (events []Event, lost bool)
+}
+
+// reading is locked while queues are read and their events are reported. It is taken before
+// Watcher.mu.
+type reading struct {
+	sync.Mutex
+	buf []byte
 }
 
 // directory is one watched directory under one number.
@@ -105,30 +120,94 @@ type directory struct {
 // New makes a watcher. Without fanotify and inotify it watches nothing.
 func New(c Config) *Watcher {
 	w := &Watcher{
-		config: c, most: c.Most, pid: int32(os.Getpid()),
+		config: c, most: c.Most, pid: int32(os.Getpid()), reading: reading{buf: make([]byte, 64<<10)},
 		byKey: map[uint64]*directory{}, byHandle: map[string]*directory{}, byWatch: map[int32]*directory{},
 	}
 	if w.most == 0 {
 		w.most = Share()
 	}
 	if fd, err := unix.FanotifyInit(groupFlags, unix.O_RDONLY); err == nil {
-		group := os.NewFile(uintptr(fd), "fanotify")
-		w.fan = queue{group, fd}
-		w.readers.Go(func() { w.read(group, w.parseFanotify) })
+		w.fan = queue{os.NewFile(uintptr(fd), "fanotify"), fd, w.parseFanotify}
+		w.begin(w.fan)
 	}
 	return w
 }
 
+// begin reads a queue from now on.
+func (w *Watcher) begin(q queue) {
+	if !w.config.OnDemand {
+		w.readers.Go(func() { w.follow(q.file) })
+	}
+}
+
+// follow reads all queues whenever that of f is not empty, until the watcher is closed.
+func (w *Watcher) follow(f *os.File) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	for conn.Read(func(uintptr) bool { return w.drain(nil) }) == nil {
+		<-time.After(gather)
+	}
+}
+
+// Drain returns after every change has been reported that happened before the call. It
+// calls waits, if not nil, before it waits for a goroutine that reports changes.
+func (w *Watcher) Drain(waits func()) { w.drain(waits) }
+
+// drain reports false if there was nothing to read.
+func (w *Watcher) drain(waits func()) bool {
+	if !w.reading.TryLock() {
+		if waits != nil {
+			waits()
+		}
+		w.reading.Lock()
+	}
+	defer w.reading.Unlock()
+	w.mu.Lock()
+	queues, any := [...]queue{w.fan, w.ino}, w.ended
+	w.mu.Unlock()
+	for _, q := range queues {
+		for q.file != nil {
+			n, err := unix.Read(q.fd, w.reading.buf)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil || n <= 0 {
+				break
+			}
+			any = true
+			w.report(q.parse(w.reading.buf[:n]))
+			if len(w.reading.buf)-n > longestEvent {
+				break // the queue was empty then
+			}
+		}
+	}
+	return any
+}
+
+func (w *Watcher) report(events []Event, lost bool) {
+	if lost {
+		w.config.Lost()
+	}
+	if len(events) > 0 {
+		w.config.Report(events)
+	}
+}
+
 // Close ends the watcher. Report and Lost are not called afterwards.
 func (w *Watcher) Close() {
+	w.reading.Lock() // nobody reads a descriptor that is closed
 	w.mu.Lock()
-	for _, q := range []queue{w.fan, w.ino} {
+	queues := [...]queue{w.fan, w.ino}
+	w.fan, w.ino, w.ended = queue{}, queue{}, true
+	w.mu.Unlock()
+	w.reading.Unlock()
+	for _, q := range queues {
 		if q.file != nil {
 			q.file.Close()
 		}
 	}
-	w.fan, w.ino, w.ended = queue{}, queue{}, true
-	w.mu.Unlock()
 	w.readers.Wait()
 }
 
