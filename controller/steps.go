@@ -19,6 +19,7 @@ import (
 type step struct {
 	name    string
 	do      func(*run, context.Context) error
+	check   bool            // [Check] takes it, too: what it does is undone
 	salvage bool            // also runs after a failure if an agent ran, to extract its work
 	when    func(*run) bool // reports whether the step runs; nil: always
 }
@@ -26,16 +27,16 @@ type step struct {
 // steps are the steps of a run in their order. The steps up to preflight write
 // only the run record.
 var steps = []step{
-	{name: "load", do: (*run).load},
-	{name: "expand", do: (*run).expand},
-	{name: "preflight", do: (*run).preflight},
-	{name: "scan_context", do: (*run).scanContext, when: (*run).scans},
+	{name: "load", do: (*run).load, check: true},
+	{name: "expand", do: (*run).expand, check: true},
+	{name: "preflight", do: (*run).preflight, check: true},
+	{name: "scan_context", do: (*run).scanContext, check: true, when: (*run).scans},
 	{name: "pre_script", do: (*run).preScript, when: func(r *run) bool { return r.plan.harness.PreScript.V != "" }},
 	{name: "providers", do: (*run).providers, when: func(r *run) bool { return len(r.plan.harness.Providers) > 0 }},
-	{name: "create_sandbox", do: (*run).createSandbox},
-	{name: "wait_ready", do: (*run).waitReady},
-	{name: "bootstrap", do: (*run).bootstrap},
-	{name: "scan_sandbox", do: (*run).scanSandbox, when: (*run).scans},
+	{name: "create_sandbox", do: (*run).createSandbox, check: true},
+	{name: "wait_ready", do: (*run).waitReady, check: true},
+	{name: "bootstrap", do: (*run).bootstrap, check: true},
+	{name: "scan_sandbox", do: (*run).scanSandbox, check: true, when: (*run).scans},
 	{name: "iterations", do: (*run).iterations},
 	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: (*run).scans},
 	{name: "deliver", do: (*run).deliver, salvage: true, when: func(r *run) bool { return !r.blocked }},
@@ -128,7 +129,7 @@ func (r *run) preflight(ctx context.Context) error {
 		return err
 	}
 	if !r.plan.harness.Policy.IsSet() {
-		return badConfig("name one: policy: FILE", "%s: the harness has no policy", r.o.Harness)
+		return noPolicy(r.o.Harness)
 	}
 	if r.plan, err = r.plan.withSpec(r.program, r.checkout.dir, r.result.RunID, r.o.KeepSandbox); err != nil {
 		return err

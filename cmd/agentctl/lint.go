@@ -71,18 +71,25 @@ func (f *loadFlags) options() (harness.Options, error) {
 }
 
 func newLintCommand() *cobra.Command {
-	var flags loadFlags
+	var flags runFlags
 	var output string
 	var strict bool
 	cmd := &cobra.Command{
 		Use: "lint [FILE|DIR]...",
 		Example: "  agentctl lint\n" +
-			"  agentctl lint --strict --output sarif harness/fix.yaml",
+			"  agentctl lint --strict --output sarif harness/fix.yaml\n" +
+			"  agentctl lint --repo . harness/fix.yaml",
 		Short: "Check harness files",
 		Long: `lint checks harness files with their bases and reports every problem with its
 place. A directory stands for the harness files in it or in its directory
 harness: all YAML files but the policies that they name. Without an argument the
 current directory is checked, without --forge the blocks of all forges in turn.
+
+With --repo, what 'agentctl run FILE --repo DIR' would refuse here is a problem too,
+up to the start of the agent: variables, images, the supervisor and its
+configuration, what the sandbox needs, and scans. A sandbox is made for it and
+deleted. No script of the harness runs; a shell in the sandbox reads .env files. --output
+json lists what only a run can know as notes of the rule only-run.
 
 Exit code 2 when a problem is an error.`,
 		Args:              cobra.ArbitraryArgs,
@@ -91,13 +98,18 @@ Exit code 2 when a problem is an error.`,
 			if !slices.Contains(problemFormats, output) {
 				return fmt.Errorf("unknown output format %q: one of %s", output, strings.Join(problemFormats, ", "))
 			}
-			o, err := flags.options()
+			o, err := flags.load.options()
 			if err != nil {
 				return err
 			}
-			ps, files, err := lintAll(args, o)
+			ps, files, err := lintAll(args, o, func(name string) (harness.Problems, error) {
+				return flags.check(cmd.Context(), cmd.ErrOrStderr(), name)
+			})
 			if err != nil {
 				return err
+			}
+			if output != formatJSON {
+				ps = slices.DeleteFunc(ps, func(p harness.Problem) bool { return p.Rule == harness.RuleOnlyRun })
 			}
 			if strict {
 				ps = ps.Strict()
@@ -114,7 +126,8 @@ Exit code 2 when a problem is an error.`,
 			return nil
 		},
 	}
-	flags.add(cmd)
+	flags.load.add(cmd)
+	flags.addInputs(cmd, "", "check also what 'run --repo `DIR`' would refuse on this machine")
 	cmd.Flags().StringVarP(&output, "output", "o", formatText, "text, json, github or sarif")
 	cmd.Flags().BoolVar(&strict, "strict", false, "deprecations are errors")
 	complete(cmd, "output", problemFormats)
@@ -128,7 +141,7 @@ func completeYAML(*cobra.Command, []string, string) ([]string, cobra.ShellCompDi
 
 // lintAll checks files and the harness files of directories. It returns the
 // problems and the number of files.
-func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
+func lintAll(args []string, o harness.Options, check func(name string) (harness.Problems, error)) (harness.Problems, int, error) {
 	if len(args) == 0 {
 		args = []string{"."}
 	}
@@ -148,8 +161,10 @@ func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
 	l := harness.NewLoader(o)
 	found = withoutPolicies(l, found)
 	var ps harness.Problems
+	var whole []string // those that a run can start with
 	for _, name := range named {
 		ps = append(ps, lintFile(l, name, o.Forge)...)
+		whole = append(whole, name)
 	}
 	bases := map[string]bool{}
 	for _, name := range found {
@@ -158,11 +173,24 @@ func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
 		}
 	}
 	for _, name := range found {
+		if !bases[filepath.Clean(name)] {
+			whole = append(whole, name)
+		}
 		for _, p := range lintFile(l, name, o.Forge) {
 			if !bases[filepath.Clean(name)] || !withoutPosition(p, name) {
 				ps = append(ps, p)
 			}
 		}
+	}
+	for _, name := range whole {
+		if ps.HasErrors() {
+			break // a run refuses these first
+		}
+		more, err := check(name)
+		if err != nil {
+			return nil, 0, err
+		}
+		ps = append(ps, more...)
 	}
 	return ps.Sorted(), len(named) + len(found), nil
 }
@@ -233,6 +261,9 @@ func lintFile(l *harness.Loader, name, forge string) harness.Problems {
 		ps = append(ps, problems...)
 		if h != nil {
 			ps = append(ps, provider.Lint(h)...)
+		}
+		if h != nil && !problems.HasErrors() {
+			ps = append(ps, controller.Lint(name, h)...)
 		}
 	}
 	return ps.Sorted()

@@ -92,8 +92,23 @@ do the same.`,
 		},
 		ValidArgsFunction: completeYAML,
 	}
+	f.addInputs(cmd, ".", "git repository the agent works on: its top `DIR`, or one below it in which the agent starts")
 	flags := cmd.Flags()
-	flags.StringVar(&f.repo, "repo", ".", "git repository the agent works on: its top `DIR`, or one below it in which the agent starts")
+	flags.BoolVar(&f.json, "json", false, "print one result object on standard output, and nothing else there")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
+	flags.Int64Var(&f.output, "max-output", controller.DefaultOutput>>20, "end an agent that prints more than `MIB` in one iteration")
+	flags.DurationVar(&f.keep, "keep-sandbox", 0,
+		"if the agent fails or agentctl is killed, keep the sandbox for `DURATION` (without one: 1h); see agentctl sandbox")
+	flags.Lookup("keep-sandbox").NoOptDefVal = defaultKeep.String()
+	f.load.add(cmd)
+	return cmd
+}
+
+// addInputs adds the flags that say what a run works with. The commands that check a
+// run have them too.
+func (f *runFlags) addInputs(cmd *cobra.Command, repo, repoUsage string) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.repo, "repo", repo, repoUsage)
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, made or replaced (default out/NAME-OF-HARNESS)")
 	flags.StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+local.Name)
 	flags.StringVar(&f.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
@@ -103,13 +118,7 @@ do the same.`,
 		"",
 		"configuration `FILE` of the supervisor (default /etc/agentsh/config.yaml where it exists)",
 	)
-	flags.BoolVar(&f.json, "json", false, "print one result object on standard output, and nothing else there")
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
-	flags.Int64Var(&f.output, "max-output", controller.DefaultOutput>>20, "end an agent that prints more than `MIB` in one iteration")
-	flags.DurationVar(&f.keep, "keep-sandbox", 0,
-		"if the agent fails or agentctl is killed, keep the sandbox for `DURATION` (without one: 1h); see agentctl sandbox")
-	flags.Lookup("keep-sandbox").NoOptDefVal = defaultKeep.String()
 	flags.StringVar(
 		&f.scanner,
 		"scanner",
@@ -117,9 +126,7 @@ do the same.`,
 		"`FILE` of a program that scores texts, for llm_guard of the harness; see agentctl scan context",
 	)
 	f.images.add(cmd)
-	f.load.add(cmd)
 	complete(cmd, "backend", []string{local.Name})
-	return cmd
 }
 
 func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Writer) error {
@@ -129,34 +136,9 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	if f.keep < 0 || f.keep > maxKeep {
 		return fmt.Errorf("--keep-sandbox %s: at most %s", f.keep, maxKeep)
 	}
-	load, err := f.load.options()
+	o, err := f.options(file)
 	if err != nil {
 		return err
-	}
-	scanner, err := absolute(f.scanner)
-	if err != nil {
-		return err
-	}
-	images, err := f.images.config()
-	if err != nil {
-		return err
-	}
-	gateway, err := gatewayDir()
-	if err != nil {
-		return &failure{code: controller.ExitConfiguration, err: err}
-	}
-	state, backend, err := openState(f.backend, f.agentsh, f.config)
-	if err != nil {
-		return err
-	}
-	config, err := absolute(f.config)
-	if err != nil {
-		return err
-	}
-	out := f.out
-	if out == "" {
-		name := filepath.Base(file)
-		out = filepath.Join("out", name[:len(name)-len(filepath.Ext(name))])
 	}
 	progress := newProgress(stdout, stderr, f.quiet)
 	if f.json {
@@ -164,12 +146,8 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	}
 	ctx, force, stop := interruptible(ctx, abandonRun(stderr))
 	defer stop()
-	result, err := controller.Run(ctx, controller.Options{
-		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
-		Backend: backend, State: state, Model: controller.ModelOptions{Program: scanner, Config: config},
-		Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Force: force,
-		Images: images, KeepSandbox: f.keep, MaxOutput: f.output << 20,
-	})
+	o.Progress, o.Force = progress.update, force
+	result, err := controller.Run(ctx, o)
 	progress.end()
 	if f.json {
 		if err := writeJSON(stdout, result); err != nil {
@@ -179,6 +157,45 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 		printResult(stdout, result)
 	}
 	return runFailure(stderr, err)
+}
+
+// options makes the options of a run.
+func (f *runFlags) options(file string) (controller.Options, error) {
+	var o controller.Options
+	load, err := f.load.options()
+	if err != nil {
+		return o, err
+	}
+	scanner, err := absolute(f.scanner)
+	if err != nil {
+		return o, err
+	}
+	images, err := f.images.config()
+	if err != nil {
+		return o, err
+	}
+	gateway, err := gatewayDir()
+	if err != nil {
+		return o, &failure{code: controller.ExitConfiguration, err: err}
+	}
+	state, backend, err := openState(f.backend, f.agentsh, f.config)
+	if err != nil {
+		return o, err
+	}
+	config, err := absolute(f.config)
+	if err != nil {
+		return o, err
+	}
+	out := f.out
+	if out == "" {
+		name := filepath.Base(file)
+		out = filepath.Join("out", name[:len(name)-len(filepath.Ext(name))])
+	}
+	return controller.Options{
+		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
+		Backend: backend, State: state, Model: controller.ModelOptions{Program: scanner, Config: config},
+		Gateway: gateway, Environ: os.Environ(), Images: images, KeepSandbox: f.keep, MaxOutput: f.output << 20,
+	}, nil
 }
 
 // openState opens the state directory and the backend.

@@ -219,4 +219,6 @@ const (
 	RuleUnsupport  = "not-supported"  // a known key that no step reads
 	RuleProvider   = "provider"       // provider definitions and references
 	RuleSecret     = "secret-tier"    // where a secret is delivered
+	RuleRun        = "run"            // what a run refuses besides
+	RuleOnlyRun    = "only-run"       // what only a run can find out
 )

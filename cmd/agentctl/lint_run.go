@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"agentsh/controller"
+	"agentsh/controller/harness"
+	"agentsh/controller/sandbox/local"
+	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
+)
+
+// check returns what a run of a harness would refuse on this machine. Without --repo,
+// that is left to the run.
+func (f *runFlags) check(ctx context.Context, stderr io.Writer, name string) (_ harness.Problems, err error) {
+	if f.repo == "" {
+		return onlyRun(name, "what this machine and the repository lack: give --repo DIR"), nil
+	}
+	o, err := f.options(name)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := checkDir(o.State)
+	if err != nil {
+		return nil, &failure{code: controller.ExitSandbox, err: err}
+	}
+	defer func() { err = errors.Join(err, statedir.RemoveTree(dir)) }()
+	if o.State, err = statedir.Open(layout.State(dir)); err != nil {
+		return nil, &failure{code: controller.ExitSandbox, err: err}
+	}
+	program, err := absolute(f.agentsh)
+	if err != nil {
+		return nil, err
+	}
+	o.Backend = local.New(local.Config{State: o.State, Agentsh: program, Operator: o.Model.Config})
+	ctx, force, stop := interruptible(ctx, abandonRun(stderr))
+	defer stop()
+	o.Force = force
+	later, ps := controller.Check(ctx, o)
+	if i := (controller.Interrupted{}); errors.As(context.Cause(ctx), &i) {
+		return nil, &failure{code: 128 + int(i.Signal), err: i}
+	}
+	return append(ps, onlyRun(name, later...)...), nil
+}
+
+// onlyRun returns notes about what only a run of a harness can find out.
+func onlyRun(name string, what ...string) harness.Problems {
+	var ps harness.Problems
+	for _, text := range what {
+		ps = append(ps, harness.Problem{
+			At: harness.Origin{File: name, Line: 1, Column: 1}, Severity: harness.Note, Rule: harness.RuleOnlyRun, Message: text,
+		})
+	}
+	return ps
+}
+
+// checkPrefix begins the names of the state directories of checks, which are in that
+// of the runs.
+const checkPrefix = "lint-"
+
+// checkDir makes a state directory for a check, and removes those that killed checks
+// left a day ago.
+func checkDir(state statedir.Dir) (string, error) {
+	root := filepath.Dir(state.Sandboxes())
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return "", fmt.Errorf("state directory: %w", err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), checkPrefix) || time.Since(info.ModTime()) < 24*time.Hour {
+			continue
+		}
+		if err := statedir.RemoveTree(filepath.Join(root, e.Name())); err != nil {
+			return "", fmt.Errorf("remove what an earlier lint left: %w", err)
+		}
+	}
+	return os.MkdirTemp(root, checkPrefix)
+}

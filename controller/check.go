@@ -1,0 +1,194 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"agentsh/controller/harness"
+	"agentsh/controller/record"
+)
+
+// onlyRuns says for each step that [Check] does not take what it may refuse.
+var onlyRuns = map[string]string{
+	"pre_script":  "pre_script may fail, and may change or skip the run",
+	"providers":   "the local gateway may refuse the providers",
+	"iterations":  "the agent may fail, or its output may not be valid",
+	"scan_output": "a scan may withhold the results",
+	"deliver":     "the results may not fit on the disk",
+	"post_script": "post_script may fail",
+}
+
+// preflightCheck is what [Check] says of preflight_check, which is a command of the
+// harness.
+const preflightCheck = "preflight_check may fail"
+
+// afterScript are the steps whose input pre_script may make or change.
+var afterScript = map[string]string{
+	"bootstrap":    "pre_script may change what is delivered to the sandbox",
+	"scan_sandbox": "pre_script may change what is delivered to the sandbox",
+}
+
+// Check returns what [Run] would refuse before the agent starts. It takes the same
+// steps up to there, in a sandbox that it deletes, and starts no program of the
+// harness. onlyRun lists what only a run can know. [Options.State] must be a directory
+// of its own, which the caller removes.
+func Check(ctx context.Context, o Options) (onlyRun []string, found harness.Problems) {
+	o.Environ = slices.DeleteFunc(slices.Clone(o.Environ), func(v string) bool { return strings.HasPrefix(v, "GITHUB_OUTPUT=") })
+	r := &run{o: o, result: newResult(o)}
+	r.counts = newCounts(nil)
+	ctx, r.control = newControl(ctx, o.Force)
+	defer r.control.close()
+	undo, err := madeAbove(o.Out)
+	if err == nil {
+		r.result.RunID = record.NewRunID(r.result.Started)
+		r.journal, err = newJournal(o, r.result.RunID, r.result.Started)
+	}
+	if err != nil {
+		return nil, problemsOf(o.Harness, asFailure(ctx, "record", err))
+	}
+	onlyRun, err = r.checkSteps(ctx)
+	if err != nil {
+		found = problemsOf(o.Harness, asFailure(ctx, "", err))
+	}
+	if err := r.undo(ctx, undo); err != nil {
+		found = append(found, problemsOf(o.Harness, &Failure{Err: err, Hint: hintFor(err)})...)
+	}
+	return onlyRun, found
+}
+
+// undo removes what the steps of a check made.
+func (r *run) undo(ctx context.Context, made func() error) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
+	defer cancel()
+	var err error
+	if r.box != nil {
+		err = r.step(ctx, deleteStep)
+	}
+	return errors.Join(err, r.results.discard(), made(), r.journal.dir.RemoveWork(), r.journal.dir.Close())
+}
+
+// checkSteps takes the steps of a check. It returns the first failure.
+func (r *run) checkSteps(ctx context.Context) (onlyRun []string, err error) {
+	for _, s := range steps {
+		if err != nil && s.check || err == nil && s.when != nil && !s.when(r) {
+			continue
+		}
+		why := onlyRuns[s.name]
+		if err == nil && r.plan.harness != nil && r.plan.harness.PreScript.V != "" && afterScript[s.name] != "" {
+			why = afterScript[s.name]
+		}
+		if why != "" {
+			onlyRun = append(onlyRun, s.name+": "+why)
+			continue
+		}
+		if err = r.step(ctx, s); err == nil && s.name == "expand" && r.leaveOutChecks() {
+			onlyRun = append(onlyRun, "preflight: "+preflightCheck)
+		}
+	}
+	return onlyRun, err
+}
+
+// leaveOutChecks removes the commands of preflight_check from the plan, and reports
+// whether there were any.
+func (r *run) leaveOutChecks() bool {
+	h := *r.plan.harness
+	found := h.PreflightCheck.V != "" || h.ValidationLoop.PreflightCheck.V != ""
+	h.PreflightCheck, h.ValidationLoop.PreflightCheck = harness.Text{}, harness.Text{}
+	r.plan.harness = &h
+	return found
+}
+
+// madeAbove returns a function that removes the directories above a name that do not
+// exist now, if they are empty then.
+func madeAbove(name string) (undo func() error, err error) {
+	dir, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	var missing []string
+	for dir = filepath.Dir(dir); ; dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		missing = append(missing, dir)
+	}
+	return func() error {
+		for _, dir := range missing {
+			if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		return nil
+	}, nil
+}
+
+// position matches the position at the start of a message. ofSandbox is what precedes
+// one of the supervisor, with the id of a sandbox that is no more.
+var (
+	position  = regexp.MustCompile(`^([^\s:][^:\n]*):(\d+):(\d+): (.*)$`)
+	ofSandbox = regexp.MustCompile(`^(sandbox [A-Za-z0-9-]+: |start supervisor: )?sandbox is gone: supervisor: |^sandbox [A-Za-z0-9-]+: `)
+)
+
+// problemsOf returns the problems of a failure. One without a position has that of the
+// harness.
+func problemsOf(file string, f *Failure) harness.Problems {
+	if len(f.Problems) > 0 {
+		return f.Problems
+	}
+	var ps harness.Problems
+	text := ofSandbox.ReplaceAllString(f.Err.Error(), "")
+	for line := range strings.SplitSeq(text, "\n") {
+		p := harness.Problem{
+			At:       harness.Origin{File: file, Line: 1, Column: 1},
+			Severity: harness.Error, Rule: harness.RuleRun, Message: line, Hint: f.Hint,
+		}
+		if m := position.FindStringSubmatch(line); m != nil {
+			p.At.File, p.Message = m[1], m[4]
+			p.At.Line, _ = strconv.Atoi(m[2])
+			p.At.Column, _ = strconv.Atoi(m[3])
+		} else if line == "policy:" || len(ps) > 0 && strings.HasPrefix(line, " ") {
+			if line != "policy:" { // it belongs to the line before
+				ps[len(ps)-1].Message += "; " + strings.TrimSpace(line)
+			}
+			continue
+		}
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+// Lint returns what the files of a harness have that every run would refuse: its
+// policy, its scripts and the rules of the organisation.
+func Lint(file string, h *harness.Harness) harness.Problems {
+	var ps harness.Problems
+	add := func(err error) {
+		if err != nil {
+			ps = append(ps, problemsOf(file, asFailure(context.Background(), "lint", err))...)
+		}
+	}
+	if !h.Policy.IsSet() {
+		return harness.Problems{{
+			At: harness.Origin{File: file, Line: 1, Column: 1}, Severity: harness.Error, Rule: harness.RuleRequired,
+			Message: "the harness has no policy", Hint: policyHint,
+		}}
+	}
+	_, err := loadPolicy(h.Path(h.Policy), runRules{profiles: h.Profiles}, policyVars("/sandbox/workspace/repo"))
+	add(err)
+	_, err = readRules(h.Root)
+	add(err)
+	add(checkScripts(h))
+	return ps
+}
+
+// policyHint is what to do about a harness without a policy.
+const policyHint = "name one: policy: FILE"
+
+// noPolicy is the failure of a run without a policy.
+func noPolicy(file string) error { return badConfig(policyHint, "%s: the harness has no policy", file) }
