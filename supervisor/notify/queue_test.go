@@ -60,7 +60,7 @@ func TestMoreExecsThanWorkersAreAllowed(t *testing.T) {
 	if _, err := io.WriteString(s.stdin, "go\n"); err != nil {
 		t.Fatal(err)
 	}
-	for guard := time.Now().Add(time.Minute); s.loop.waiting() < many; runtime.Gosched() {
+	for guard := time.Now().Add(2 * time.Minute); s.loop.waiting() < many; runtime.Gosched() {
 		if time.Now().After(guard) {
 			t.Fatalf("%d calls wait", s.loop.waiting())
 		}

@@ -30,9 +30,11 @@ running() {
 
 # gone waits until none of them is left.
 gone() {
-	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
+	seconds=0
+	while [ $seconds -lt 120 ]; do
 		[ "$(running "$1")" -gt 0 ] || { echo ended; return; }
 		sleep 1
+		seconds=$((seconds + 1))
 	done
 	echo "still there"
 }
@@ -103,9 +105,10 @@ x -- sh -c 'setsid sleep 7656 >/dev/null 2>&1 & sleep 0'
 say "background processes after the session" "$(gone 7656)"
 "$here/agentsh" exec -p "$here/policy.yaml" --degraded "$fallbacks" -- sh -c 'setsid sleep 7657 & sleep 7657' >/dev/null 2>&1 &
 supervisor=$!
-for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-	[ "$(running 7657)" -ge 2 ] && break
+seconds=0
+while [ $seconds -lt 120 ] && [ "$(running 7657)" -lt 2 ]; do
 	sleep 1
+	seconds=$((seconds + 1))
 done
 [ "$(running 7657)" -ge 2 ] || say "supervisor killed" "its commands did not start"
 kill -9 $supervisor

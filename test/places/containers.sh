@@ -11,9 +11,9 @@ docker_ready() {
 	daemon=$!
 	export DOCKER_HOST=unix://$work/docker.sock
 	local i
-	for i in $(seq 120); do
+	for i in $(seq 360); do
 		docker version >/dev/null 2>&1 && break
-		[ "$i" != 120 ] || { tail -5 "$work/dockerd.log" >&2; return 1; }
+		[ "$i" != 360 ] || { tail -5 "$work/dockerd.log" >&2; return 1; }
 		sleep 0.5
 	done
 	tar -C "$dir" --exclude=./places --exclude=./scratch -cf - . | docker import - places:root >/dev/null
