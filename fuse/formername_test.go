@@ -1,13 +1,10 @@
 package fuse
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"testing"
 	"time"
-
-	"agentsh/internal/wire"
 )
 
 // TestAFormerNameDoesNotLeadToItsFile: the host renames a file, and makes another one with
@@ -18,19 +15,7 @@ import (
 func TestAFormerNameDoesNotLeadToItsFile(t *testing.T) {
 	for _, links := range []int{1, 2} {
 		t.Run(fmt.Sprint(links, " links"), func(t *testing.T) {
-			asked, answer := make(chan struct{}), make(chan struct{})
-			s := start(t, options{
-				policy: `
-file_rules:
-  - {name: asked, paths: ["WS/d/new"], operations: [create], decision: approve, timeout: 60s}
-  - {name: all, paths: ["WS/**"], operations: ["*"], decision: allow}
-`,
-				ask: func(context.Context, wire.Question) wire.Answer {
-					close(asked)
-					<-answer
-					return wire.Answer{Allow: true, By: "test"}
-				},
-			})
+			s, asked, answer := startWithOneQuestion(t, "d/new")
 			s.seed(map[string]string{"d/a": "the old text", "e/x": "x"})
 			if links > 1 {
 				must(t, os.Link(s.back("d/a"), s.back("e/link")))

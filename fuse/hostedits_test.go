@@ -282,14 +282,14 @@ func TestManyDirectoriesAreSeenInAShortTime(t *testing.T) {
 	}
 }
 
-// TestAHostEditWaitsForNobody makes an edit in a directory in which a command waits for
-// a person: the kernel keeps that directory locked.
-func TestAHostEditWaitsForNobody(t *testing.T) {
-	asked, answer := make(chan struct{}), make(chan struct{})
-	s := start(t, options{
+// startWithOneQuestion is start for a session in which a person is asked about one new file. asked is
+// closed at the question, and the test closes answer to allow it.
+func startWithOneQuestion(t *testing.T, rel string) (s *session, asked, answer chan struct{}) {
+	asked, answer = make(chan struct{}), make(chan struct{})
+	return start(t, options{
 		policy: `
 file_rules:
-  - {name: asked, paths: ["WS/asked/new"], operations: [create], decision: approve, timeout: 60s}
+  - {name: asked, paths: ["WS/` + rel + `"], operations: [create], decision: approve, timeout: 60s}
   - {name: all, paths: ["WS/**"], operations: ["*"], decision: allow}
 `,
 		ask: func(context.Context, wire.Question) wire.Answer {
@@ -297,7 +297,13 @@ file_rules:
 			<-answer
 			return wire.Answer{Allow: true, By: "test"}
 		},
-	})
+	}), asked, answer
+}
+
+// TestAHostEditWaitsForNobody makes an edit in a directory in which a command waits for
+// a person: the kernel keeps that directory locked.
+func TestAHostEditWaitsForNobody(t *testing.T) {
+	s, asked, answer := startWithOneQuestion(t, "asked/new")
 	s.seed(map[string]string{"asked/file": "one", "beside/file": "one"})
 	warmed := listOf("asked")(s.dir) + content("asked/file")(s.dir) + content("beside/file")(s.dir)
 	done := make(chan error, 1)
