@@ -78,6 +78,7 @@ type Server struct {
 func Listen(ctx context.Context, dir string, to Relayer, stopRun func(by string, force bool)) (*Server, error) {
 	s := &Server{path: dir, to: to, stopRun: stopRun}
 	if err := s.listen(ctx); err != nil {
+		_ = os.Remove(filepath.Join(dir, keysFile)) // nobody listens; it may not exist
 		return nil, fmt.Errorf("listen for operators: %w", err)
 	}
 	return s, nil

@@ -208,3 +208,20 @@ func TestAnActionThatCannotBeRecordedIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestAListenerThatCannotListenLeavesNoKeys(t *testing.T) {
+	for _, name := range []string{actionsFile, socketFile} {
+		dir := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(dir, name, "in-the-way"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Listen(t.Context(), dir, nil, nil)
+		if err == nil {
+			s.Stop()
+			t.Fatalf("%s: it listens", name)
+		}
+		if _, err := os.Stat(filepath.Join(dir, keysFile)); err == nil {
+			t.Errorf("%s: the keys are left", name)
+		}
+	}
+}

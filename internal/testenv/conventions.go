@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"regexp"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -14,8 +15,12 @@ var letters = map[string]string{
 	"h": "help",
 }
 
+// named matches the use of a command that takes the name of something that runs.
+var named = regexp.MustCompile(`\b(RUN|SANDBOX|SESSION)\b`)
+
 // Conventions checks the commands of a program: each that does something has an
-// example, and each letter is the flag that it is everywhere.
+// example, each letter is the flag that it is everywhere, and runs, sandboxes and sessions
+// are completed.
 func Conventions(t *testing.T, cmd *cobra.Command) {
 	t.Helper()
 	for _, c := range cmd.Commands() {
@@ -23,6 +28,9 @@ func Conventions(t *testing.T, cmd *cobra.Command) {
 	}
 	if !cmd.HasSubCommands() && cmd.Name() != "help" && cmd.Example == "" {
 		t.Errorf("%s has no example", cmd.CommandPath())
+	}
+	if named.MatchString(cmd.Use) && cmd.ValidArgsFunction == nil {
+		t.Errorf("%s does not complete its arguments", cmd.CommandPath())
 	}
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		version := f.Name == "version" && !cmd.HasParent() // cobra's
