@@ -88,18 +88,32 @@ func lookupFailed(name string, err error) *wire.Exit {
 	return spawnFailed(126, fmt.Sprintf("%s: %v", name, err), "")
 }
 
-// FindProgram finds a program for this process as sessions find it: without a slash on
-// the directories of path, links, interpreters and copies of denied programs included.
-func FindProgram(p *policy.Policy, argv []string, cwd string, path []string) (policy.CommandRequest, error) {
+// Programs finds programs of this machine as sessions find theirs.
+type Programs struct {
+	root *os.File
+	of   programs
+}
+
+// OpenPrograms finds programs for a policy. path are the directories of PATH. Close it.
+func OpenPrograms(p *policy.Policy, path []string) (*Programs, error) {
 	root, err := openRoot("/")
 	if err != nil {
-		return policy.CommandRequest{}, err
+		return nil, err
 	}
-	defer root.Close()
 	known, err := notify.BuildIdentities(p.DeniedPrograms(), notify.Root{Dir: root, Path: path})
 	if err != nil {
-		return policy.CommandRequest{}, err
+		return nil, errors.Join(err, root.Close())
 	}
-	found, err := programs{os.Getpid(), path, known.Of}.find(argv[0], argv, cwd)
+	return &Programs{root, programs{os.Getpid(), path, known.Of}}, nil
+}
+
+// Close ends the use of the programs.
+func (p *Programs) Close() error { return p.root.Close() }
+
+// Find finds the program that name means in the directory cwd. Links, interpreters and
+// copies of denied programs are in the request. Without a program the error wraps that
+// of the kernel.
+func (p *Programs) Find(name string, argv []string, cwd string) (policy.CommandRequest, error) {
+	found, err := p.of.find(name, argv, cwd)
 	return found.request, err
 }

@@ -27,9 +27,12 @@ const minSiblings = 4
 // below it was denied. The trees that a session shows without logging them are
 // allowed too. The second result are the denied actions that the written policy
 // allows, for example a program that was denied because of its arguments.
-func Learn(log io.Reader, name string, vars map[string]string) ([]byte, []policy.Request, error) {
+// Interpreters of scripts are among the programs as far as resolve finds them; it may
+// be nil.
+func Learn(log io.Reader, name string, vars map[string]string, resolve Resolve) ([]byte, []policy.Request, error) {
 	l := &learner{
 		vars:     vars,
+		resolve:  resolve,
 		files:    map[string]policy.FileOp{},
 		hosts:    map[string]map[string]bool{},
 		sockets:  map[string]map[string]bool{},
@@ -53,6 +56,7 @@ func Learn(log io.Reader, name string, vars map[string]string) ([]byte, []policy
 // learner collects the allowed actions.
 type learner struct {
 	vars     map[string]string
+	resolve  Resolve
 	seen     []policy.Request
 	denied   []policy.Request
 	commands map[string]bool            // names or paths
@@ -65,7 +69,10 @@ type learner struct {
 
 func (l *learner) event(e wire.Event) error {
 	if e.Decision != policy.Allow.String() && e.Decision != policy.Audit.String() {
-		l.denied = append(l.denied, Requests(e)...)
+		for _, q := range Requests(e) {
+			l.resolve.apply(q)
+			l.denied = append(l.denied, q)
+		}
 		return nil
 	}
 	if e.Type == wire.EventFile && e.Op == policy.OpRename.String() && path.IsAbs(e.Target) {
@@ -74,10 +81,14 @@ func (l *learner) event(e wire.Event) error {
 		l.moves = append(l.moves, [2]string{from, to})
 	}
 	for _, q := range Requests(e) {
+		l.resolve.apply(q)
 		l.seen = append(l.seen, q)
 		switch q := q.(type) {
 		case *policy.CommandRequest:
 			l.commands[l.program(q.Path)] = true
+			for _, c := range q.Chain {
+				l.commands[l.program(c.Path)] = true
+			}
 		case *policy.FileRequest:
 			l.files[q.Path] |= q.Op
 			if q.Op == policy.OpCreate {

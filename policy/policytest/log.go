@@ -170,9 +170,20 @@ type ReplayCount struct {
 	Skipped int // events with a decision that do not say what was asked
 }
 
+// Resolve completes the request of a command by what the files of this machine say of
+// its program: interpreters, links and copies. It leaves a request whose program is
+// not here as it is.
+type Resolve func(q *policy.CommandRequest)
+
+func (r Resolve) apply(q policy.Request) {
+	if c, ok := q.(*policy.CommandRequest); ok && r != nil {
+		r(c)
+	}
+}
+
 // Replay evaluates a recorded session under another policy and calls each for
-// every request.
-func Replay(p *policy.Policy, log io.Reader, each func(Replayed) error) (ReplayCount, error) {
+// every request. resolve may be nil.
+func Replay(p *policy.Policy, log io.Reader, resolve Resolve, each func(Replayed) error) (ReplayCount, error) {
 	var count ReplayCount
 	err := Events(log, func(e wire.Event) error {
 		requests := Requests(e)
@@ -180,6 +191,7 @@ func Replay(p *policy.Policy, log io.Reader, each func(Replayed) error) (ReplayC
 			count.Skipped++
 		}
 		for _, q := range requests {
+			resolve.apply(q)
 			r := Replayed{Seq: e.Seq, Request: q, Was: e.Decision}
 			r.Now, r.Diagnostic = p.Evaluate(q)
 			count.Judged++

@@ -28,7 +28,7 @@ const recorded = `{"seq":1,"type":"session","phase":"begin"}
 `
 
 func TestLearnAllowsWhatWasDoneAndNothingElse(t *testing.T) {
-	text, widened, err := Learn(strings.NewReader(recorded), "made", Vars())
+	text, widened, err := Learn(strings.NewReader(recorded), "made", Vars(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestLearnPutsADirectoryForManyFiles(t *testing.T) {
 	for _, name := range strings.Fields("/workspace/a /workspace/b /workspace/c/d /workspace/c/e /usr/lib/x /usr/lib/y /usr/bin/z /usr/share/w /etc/a /etc/b /etc/c /etc/d /home/agent/a /home/agent/b /home/agent/c /home/agent/d /home/other/a") {
 		log.WriteString(`{"type":"file","op":"read","path":"` + name + `","decision":"allow"}` + "\n")
 	}
-	text, _, err := Learn(strings.NewReader(log.String()), "made", Vars())
+	text, _, err := Learn(strings.NewReader(log.String()), "made", Vars(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestLearnPutsADirectoryForManyFiles(t *testing.T) {
 		}
 	}
 	withDenial := log.String() + `{"type":"file","op":"read","path":"/workspace/secret","decision":"deny"}` + "\n"
-	if text, _, err = Learn(strings.NewReader(withDenial), "made", Vars()); err != nil {
+	if text, _, err = Learn(strings.NewReader(withDenial), "made", Vars(), nil); err != nil {
 		t.Fatal(err)
 	}
 	d, _ := mustLoad(t, string(text)).Evaluate(&policy.FileRequest{Path: "/workspace/secret", Op: policy.OpRead})
@@ -109,7 +109,7 @@ func TestLogsThatCannotBeLearnedFrom(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			text, _, err := Learn(strings.NewReader(tt.log), "made", Vars())
+			text, _, err := Learn(strings.NewReader(tt.log), "made", Vars(), nil)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || text != nil {
 				t.Errorf("error is %v, want %q in it", err, tt.want)
 			}
@@ -128,7 +128,7 @@ func TestReplayJudgesARecordedSession(t *testing.T) {
 		)+"network_rules: [{name: n, domains: [proxy.example], ports: [443], decision: allow}]\n",
 	)
 	var changed []string
-	count, err := Replay(p, strings.NewReader(recorded), func(r Replayed) error {
+	count, err := Replay(p, strings.NewReader(recorded), nil, func(r Replayed) error {
 		if r.Changed() {
 			changed = append(changed, r.Was+">"+r.Now.Effect.String()+" "+Describe(r.Request))
 		}
@@ -153,11 +153,11 @@ func FuzzReplay(f *testing.F) {
 	}
 	p := mustLoad(f, small)
 	f.Fuzz(func(t *testing.T, log string) {
-		count, err := Replay(p, strings.NewReader(log), func(Replayed) error { return nil })
+		count, err := Replay(p, strings.NewReader(log), nil, func(Replayed) error { return nil })
 		if err == nil && count.Changed > count.Judged {
 			t.Errorf("count is %+v", count)
 		}
-		text, _, err := Learn(strings.NewReader(log), "made", Vars())
+		text, _, err := Learn(strings.NewReader(log), "made", Vars(), nil)
 		if (text == nil) != (err != nil) && !strings.Contains(err.Error(), "learned policy") {
 			t.Errorf("policy %q, error %v", text, err)
 		}

@@ -112,8 +112,13 @@ func replay(out io.Writer, p *policy.Policy, file string, every bool) error {
 		return err
 	}
 	defer log.Close()
+	programs, err := openPrograms(p)
+	if err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
+	defer programs.Close()
 	w := bufio.NewWriter(out)
-	count, err := policytest.Replay(p, log, func(r policytest.Replayed) error {
+	count, err := policytest.Replay(p, log, resolveLog(programs), func(r policytest.Replayed) error {
 		if !r.Changed() && !every {
 			return nil
 		}
@@ -179,7 +184,15 @@ func newLearnCommand(logFile func(args []string) (string, error)) *cobra.Command
 				return err
 			}
 			defer log.Close()
-			text, widened, err := policytest.Learn(log, name, vars)
+			if len(args) == 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "agentsh: learning from %s\n", file)
+			}
+			programs, err := openPrograms(&policy.Policy{})
+			if err != nil {
+				return failure.New(failure.Ours, err, "")
+			}
+			defer programs.Close()
+			text, widened, err := policytest.Learn(log, name, vars, resolveLog(programs))
 			if err != nil {
 				return failure.New(failure.Found, fmt.Errorf("%s: %w", file, err), "")
 			}

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -21,11 +19,9 @@ import (
 	"agentsh/internal/gitguard"
 	"agentsh/internal/layout"
 	"agentsh/internal/mistake"
-	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
-	"agentsh/supervisor"
 	"agentsh/supervisor/host"
 )
 
@@ -196,33 +192,6 @@ func (q *question) command(argv []string) (policy.Request, error) {
 		r.Depth = max(r.Depth, 1)
 	}
 	return r, nil
-}
-
-// resolve finds the program of a command as a session would: by its links and its
-// interpreters, under the name that it is called by, as a copy of a denied one. A
-// program that is not here keeps its name, and missing says so.
-func resolve(p *policy.Policy, request policy.Request) (missing string) {
-	r, ok := request.(*policy.CommandRequest)
-	if !ok {
-		return ""
-	}
-	cwd := r.Cwd
-	if info, err := os.Stat(cwd); err != nil || !info.IsDir() {
-		cwd = "/"
-	}
-	found, err := supervisor.FindProgram(p, r.Argv, cwd, filepath.SplitList(os.Getenv("PATH")))
-	if err == nil {
-		r.Program, r.Chain, r.Same = found.Program, found.Chain, found.Same
-		return ""
-	}
-	why := err.Error()
-	if errors.Is(err, fs.ErrNotExist) {
-		why = "not found"
-		if !strings.Contains(r.Argv[0], "/") {
-			why = "not found in your PATH"
-		}
-	}
-	return text.Short(r.Argv[0], 60) + ": " + why + "; only its name is evaluated"
 }
 
 // enforcedBy says what enforces the decisions of a group in a sandbox.

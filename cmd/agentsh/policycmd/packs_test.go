@@ -259,7 +259,7 @@ func TestALearnedPolicyDoesTheSameAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	text, _, err := policytest.Learn(log, "learned", policytest.Vars())
+	text, _, err := policytest.Learn(log, "learned", policytest.Vars(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package policycmd
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"agentsh/policy"
@@ -44,5 +45,32 @@ func TestExplainResolvesProgramsAsSessionsDo(t *testing.T) {
 		if d, why := p.Evaluate(r); d.Effect != want {
 			t.Errorf("%s is %s: %s %+v", name, d.Effect, why.Message, r)
 		}
+	}
+}
+
+// A log has the file of a script. Its interpreter is found as a session finds it.
+func TestALogIsReadAsTheSessionRan(t *testing.T) {
+	dir := t.TempDir()
+	link, script := filepath.Join(dir, "link"), filepath.Join(dir, "script")
+	if err := os.Symlink("/bin/kill", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(script, []byte("#!"+link+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{
+		"p.yaml": "version: 1\nname: x\ncommand_rules:\n" +
+			"- {name: no, commands: [kill], decision: deny}\n- {name: rest, commands: ['*'], decision: allow}\n",
+		"log.jsonl": `{"seq":1,"type":"exec","path":"` + script + `","argv":["` + script + `"],"decision":"allow"}
+{"seq":2,"type":"exec","path":"` + script + `.gone","argv":["x"],"decision":"allow"}
+`,
+	}
+	out, code := agentsh(t, tree(t, files), "policy", "replay", "-p", "p.yaml", "log.jsonl")
+	if code != 1 || !strings.Contains(out, "event 1: ") || !strings.Contains(out, "2 requests evaluated, 1 decided otherwise") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	out, code = agentsh(t, tree(t, files), "policy", "learn", "log.jsonl")
+	if code != 0 || !strings.Contains(out, "/script.gone', kill]") {
+		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
