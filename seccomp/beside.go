@@ -211,3 +211,10 @@ func SignalCalls() (out []string) {
 	}
 	return out
 }
+
+// RefusalsOnly returns the plan without what a supervisor decides.
+func (p Plan) RefusalsOnly() Plan {
+	p.Notified = nil
+	p.refuseInKernel()
+	return p
+}

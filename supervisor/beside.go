@@ -61,7 +61,7 @@ func (s *Session) besideFilter(plan seccomp.Plan) ([]byte, error) {
 	if b.Taken, err = probe.Taken(attempts); err != nil {
 		return nil, err
 	}
-	left := s.confinedOtherwise()
+	left := confinedOtherwise(s)
 	for _, name := range b.Taken {
 		switch {
 		case name == "execve", name == "execveat":
@@ -106,15 +106,15 @@ func SurveyBeside() (*Beside, error) {
 
 // confinedOtherwise are the calls that need no decision of this session: the supervisor
 // repeats the host's edits from the start, and a network of its own has nothing outside.
-func (s *Session) confinedOtherwise() []string {
+func confinedOtherwise(s *Session) []string {
 	left := []string{"inotify_init", "inotify_init1"}
-	if !s.sharesNetwork() && !s.cfg.Policy.Governs(policy.GroupUnixSocket) {
+	if !sharesNetwork(s) && !s.cfg.Policy.Governs(policy.GroupUnixSocket) {
 		left = append(left, "connect")
 	}
 	return left
 }
 
-func (s *Session) sharesNetwork() bool { return s.confined.SharesNetwork() || s.network.Shared() }
+func sharesNetwork(s *Session) bool { return s.confined.SharesNetwork() || s.network.Shared() }
 
 // allowRefused returns an error if the policy needs one of the calls judged, and the
 // operator did not set call_rules.
@@ -126,7 +126,7 @@ func (s *Session) allowRefused(refused []string) error {
 	}{
 		{"signal_rules", s.cfg.Policy.Governs(policy.GroupSignal), seccomp.SignalCalls()},
 		{"unix_socket_rules", s.cfg.Policy.Governs(policy.GroupUnixSocket), []string{"connect", "bind", "sendto"}},
-		{"network_rules in a shared network", s.network != nil && s.sharesNetwork(), []string{"connect"}},
+		{"network_rules in a shared network", s.network != nil && sharesNetwork(s), []string{"connect"}},
 	}
 	var needs []string
 	for _, g := range groups {

@@ -27,7 +27,12 @@ func belowAs(t *testing.T, test, mode, name string, env ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(testenv.Outer(t), mode, self, "-test.run=^"+test+"$", "-test.v")
+	outer := testenv.Outer(t)
+	program := filepath.Join(filepath.Dir(outer), "program") // another user can read it there
+	if data, err := os.ReadFile(self); err != nil || os.WriteFile(program, data, 0o755) != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(outer, mode, program, "-test.run=^"+test+"$", "-test.v")
 	cmd.Env = append(append(os.Environ(), outerEnv+"="+name), env...)
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "held: "+name) {
 		t.Errorf("%s below %s: %v\n%s", name, mode, err, out)

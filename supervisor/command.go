@@ -33,6 +33,7 @@ type preparation struct {
 	programs programs
 	env      *environments
 	cwd      string // the default
+	unjudged bool   // no execve is decided later
 }
 
 // command decides on a request and builds its environment. exit is why it does
@@ -86,7 +87,12 @@ func (p preparation) decide(c *command) *wire.Exit {
 	request.Interactive = c.launch.TTY
 	c.decision, c.diag = p.rules.policy.Evaluate(&request)
 	switch c.decision.Effect {
-	case policy.Allow, policy.Audit, policy.Redirect, policy.Approve: // a person is asked at its execve
+	case policy.Approve: // a person is asked at its execve
+		if p.unjudged {
+			return spawnFailed(126, "an approval covers what is verified, and no exec is verified here", "run agentsh where there is an engine")
+		}
+		return nil
+	case policy.Allow, policy.Audit, policy.Redirect:
 		return nil
 	}
 	return denied(c.diag)

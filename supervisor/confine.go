@@ -18,6 +18,9 @@ import (
 // other programs unless approvals.via is command. It proves the restriction. The
 // process can open no further session.
 func (s *Session) Confine() error {
+	if s.confined.unjudged() {
+		return nil // what forbids an engine forbids further filters
+	}
 	program, err := seccomp.SelfPlan(s.rules.policy().Approvals().Via == "command").Compile(runtime.GOARCH)
 	if err == nil {
 		err = seccomp.RestrictSelf(program)

@@ -53,6 +53,9 @@ func (s *Session) cannotTrace() error {
 
 // engineFilters sets the filters for the engines that the session may use.
 func (s *Session) engineFilters(cfg *launch.Config, plan seccomp.Plan, filter []byte) error {
+	if s.confined.unjudged() {
+		return setRefusals(s, cfg, plan)
+	}
 	forbidden := s.cfg.forbids(listener.Name)
 	if forbidden == nil {
 		cfg.Filter = filter
@@ -82,6 +85,9 @@ func (s *Session) explainEngine(err error) error {
 func openEngine(init *launch.Init, as *engine.Credentials, beside *Beside, log *slog.Logger) (engine.Engine, error) {
 	if traced, _ := init.Traced(); traced {
 		return tracer.New(tracer.Config{As: as, Ended: init.Dead(), Cookie: beside.execCookie(), Log: log}), nil
+	}
+	if init.Unjudged() {
+		return newIdle(init.Dead()), nil
 	}
 	l, err := seccomp.NewListener(init.Listener())
 	if err != nil {

@@ -65,8 +65,9 @@ func (s *Session) preparation() preparation {
 		programs: programs{
 			observer: s.confined.Observer(s.init.PID()), path: strings.Split(s.cfg.Environment.Path, ":"), identify: r.known.Of,
 		},
-		env: s.env,
-		cwd: s.cfg.Cwd,
+		env:      s.env,
+		cwd:      s.cfg.Cwd,
+		unjudged: s.confined.unjudged(),
 	}
 }
 

@@ -170,7 +170,13 @@ func (r *configReader) require(into *[]probe.Setting) func(*strictyaml.Node) {
 
 // degraded reads the mechanisms of degraded.
 func (r *configReader) degraded(into *[]probe.Setting) func(*strictyaml.Node) {
-	return func(n *strictyaml.Node) { r.names(n, "degraded", "mechanism", probe.Mechanisms(), into) }
+	return func(n *strictyaml.Node) {
+		if n.Kind == strictyaml.Scalar && n.Value == probe.AnyMechanism {
+			*into = append(*into, probe.Setting{Name: n.Value, At: fmt.Sprintf("%s:%d:%d", r.File, n.Line, n.Column)})
+			return
+		}
+		r.names(n, "degraded", "mechanism", append(probe.Mechanisms(), probe.AnyMechanism), into)
+	}
 }
 
 // names reads a list of known names, each with its position.

@@ -108,7 +108,9 @@ type reduced struct {
 // reducedTable has for each group what is left without a mechanism, the most
 // serious first.
 var reducedTable = map[string][]reduced{
-	"commands": {{probe.ExecVerify, BySupervisor, "every execve waits for its decision; what another thread exchanges meanwhile is not seen"}},
+	"commands": {
+		{probe.NestedCommands, Advisory, "the first program of each command is judged; rules about programs that it starts are advice"},
+		{probe.ExecVerify, BySupervisor, "every execve waits for its decision; what another thread exchanges meanwhile is not seen"}},
 	"files outside the workspace": {
 		{probe.Namespaces, ByKernel, "Landlock: what no rule allows cannot be opened; names, sizes and modes can be seen"},
 		{probe.Landlock, ByKernel, "a root directory of its own: what no rule allows does not exist there"}},
@@ -119,15 +121,20 @@ var reducedTable = map[string][]reduced{
 		{probe.Namespaces, NotEnforced, "a policy with git_guard is refused at start"},
 		{probe.FileServer, NotEnforced, "a policy with git_guard is refused at start"}},
 	"signals": {
+		{probe.NestedCommands, Advisory, "signal_rules are not evaluated; Landlock scopes keep signals inside where the kernel has them"},
 		{probe.Namespaces, BySupervisor, "notification refuses signals to processes of others; so do Landlock scopes where the kernel has them"}},
-	"network": {{probe.Namespaces, ByKernel, "the filter refuses every socket but UNIX"}},
+	"network": {
+		{probe.NestedCommands, Advisory, "Landlock refuses TCP where the kernel can (Linux 6.7), and nothing refuses other sockets"},
+		{probe.Namespaces, ByKernel, "the filter refuses every socket but UNIX"}},
 	"unix sockets": {
 		{
 			probe.Namespaces,
 			NotEnforced,
 			"by the permissions of the file system alone; Landlock scopes keep abstract ones inside where the kernel has them",
 		}},
-	"env_inject, nested": {{probe.ExecVerify, NotEnforced, "an execve without it goes on without it"}},
+	"env_inject, nested": {
+		{probe.NestedCommands, Advisory, "programs get it from those that start them, unless these remove it"},
+		{probe.ExecVerify, NotEnforced, "an execve without it goes on without it"}},
 }
 
 // scoped are the groups that Landlock's scopes enforce a second time.
@@ -144,7 +151,11 @@ func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Grou
 	var out []Group
 	for _, g := range groupTable {
 		r := Group{Group: g.name, EnforcedBy: g.by, How: g.how}
-		for _, need := range g.needs {
+		needs := g.needs
+		if len(reducedTable[g.name]) > 0 && !slices.Contains(needs, "engine") { // without one a session has no namespaces either
+			needs = append(slices.Clone(needs), "engine")
+		}
+		for _, need := range needs {
 			if !works[need] {
 				r.Missing = append(r.Missing, need)
 			}
@@ -195,7 +206,8 @@ func (g *Group) reduce(works map[string]bool, degraded []probe.Setting) {
 	namespaces := probe.Needs(probe.Namespaces)
 	for _, left := range reducedTable[g.Group] {
 		applies := slices.Contains(g.Fallbacks, left.mechanism) ||
-			left.mechanism == probe.Namespaces && slices.ContainsFunc(namespaces, func(p string) bool { return !works[p] })
+			left.mechanism == probe.NestedCommands && !works["engine"] ||
+			left.mechanism == probe.Namespaces && (!works["engine"] || slices.ContainsFunc(namespaces, func(p string) bool { return !works[p] }))
 		if !applies {
 			continue
 		}

@@ -28,6 +28,9 @@ type Config struct {
 	// TraceFilter is the program of seccomp.Traced. Each command loads it if there is no
 	// Filter, or if the kernel has no listener for it. Nil: the session then fails.
 	TraceFilter []byte
+	// Unjudged says that there is no engine. Filter then has refusals only, and is loaded
+	// where another filter does not forbid that.
+	Unjudged bool
 	// Beside is called where a listener of another supervisor is above, which takes calls
 	// away from a tracer. It returns the filter to load instead of TraceFilter. Nil, or an
 	// error: the session fails.
@@ -262,6 +265,9 @@ func (c *Config) setup() *spec {
 	}
 	if c.Interruptible {
 		flags |= endInterruptible
+	}
+	if c.Unjudged {
+		flags |= endUnjudged
 	}
 	if c.Beside != nil {
 		flags |= endBeside

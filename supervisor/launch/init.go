@@ -233,6 +233,9 @@ func (i *Init) abandon() {
 // is what the kernel said to one; nil: none was asked for.
 func (i *Init) Traced() (bool, error) { return i.setup.traced, i.setup.why }
 
+// Unjudged reports whether no call of a command is stopped: see [Config].
+func (i *Init) Unjudged() bool { return i.setup.unjudged }
+
 // Listener is the listener of the session's filter. The caller closes it.
 func (i *Init) Listener() *os.File { return i.setup.listener }
 

@@ -19,6 +19,7 @@ enum {
 	MSG_MISSING = 'W',  /* u32 errno, tag of an optional operation that failed */
 	MSG_LISTENER = 'L', /* one descriptor */
 	MSG_TRACED = 'V',   /* u32 errno of the listener; 0: none was asked for */
+	MSG_UNJUDGED = 'U', /* u32 errno of the filter: 0: loaded */
 	MSG_BESIDE = 'B',   /* a listener of another supervisor is above */
 	MSG_PROBES = 'P',   /* {u32 errno, u8 length, name}... */
 	MSG_READY = 'R',
@@ -111,6 +112,8 @@ struct init_state {
 	/* set by the setup for the forking thread */
 	struct filter filter, trace_filter; /* without data: none */
 	int traced; /* each command loads trace_filter; the supervisor traces it */
+	int unjudged; /* there is no listener: filter only refuses */
+	int unfiltered; /* errno of that filter, which then is not loaded */
 	int beside; /* the supervisor sends trace_filter when a listener is above */
 	int prober[2]; /* forking thread to main thread and back */
 	int forked;    /* eventfd: the forking thread has forked */
@@ -142,6 +145,8 @@ int load_filter(void);
 int knows_listener_flags(void);
 /* Tries to load a filter with a listener that names no call, for good: 0 or an errno. */
 int try_listener(void);
+/* Loads the filter without a listener; -1 and errno. */
+int load_refusals(void);
 /* Loads the filter of a traced command; -1 and errno. */
 int load_trace_filter(void);
 void run_probes(void);
@@ -183,6 +188,6 @@ enum {
 enum { FLAG_RECURSIVE = 1, FLAG_OPTIONAL = 2, FLAG_BENEATH = 4, FLAG_AFTER = 8 };
 /* KEEP: the user has no privilege, so no securebits and no bounding set are locked */
 enum { CREDS_SETGROUPS = 1, CREDS_SETIDS = 2, CREDS_KEEP = 4 };
-enum { END_DUMPABLE = 1, END_INTERRUPTIBLE = 2, END_BESIDE = 4 };
+enum { END_DUMPABLE = 1, END_INTERRUPTIBLE = 2, END_BESIDE = 4, END_UNJUDGED = 8 };
 
 #endif

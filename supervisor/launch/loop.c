@@ -124,6 +124,10 @@ static int listener_above(void)
 static void choose_engine(void)
 {
 	S.listener_errno = 0;
+	if (S.unjudged) {
+		S.unfiltered = load_refusals() < 0 ? errno : 0;
+		return;
+	}
 	if (S.filter.data) {
 		S.listener = load_filter();
 		S.listener_errno = errno;
@@ -184,12 +188,12 @@ static void *forking_thread(void *unused)
 static void report_engine(void)
 {
 	uint8_t msg[5] = { MSG_LISTENER };
-	uint32_t err = (uint32_t)S.listener_errno;
-	if (S.traced) {
-		msg[0] = MSG_TRACED;
+	uint32_t err = (uint32_t)(S.unjudged ? S.unfiltered : S.listener_errno);
+	if (S.traced || S.unjudged) {
+		msg[0] = S.traced ? MSG_TRACED : MSG_UNJUDGED;
 		memcpy(msg + 1, &err, 4);
 		if (send_msg(FD_CONTROL, msg, sizeof msg, NULL, 0) < 0)
-			die(errno, "report that commands are to be traced", "");
+			die(errno, "report that there is no listener", "");
 		return;
 	}
 	if (send_msg(FD_CONTROL, msg, 1, &S.listener, 1) < 0)
@@ -211,7 +215,7 @@ void start_forking_thread(void)
 		die(err, "start the forking thread", "");
 	if (read(S.prober[1], &byte, 1) != 1)
 		die(errno, "wait for the filter", "");
-	if (S.listener < 0 && !S.traced)
+	if (S.listener < 0 && !S.traced && !S.unjudged)
 		die(S.listener_errno, S.listener_errno == EINVAL ? "load the filter: the kernel may lack WAIT_KILLABLE_RECV (Linux 5.19)" :
 		                      S.listener_errno == EBUSY  ? "load the filter: another supervisor's listener is above this one" :
 		                                                   "load the filter", "");
@@ -258,7 +262,7 @@ static void visit(pid_t pid, uint64_t only, int sig, uint32_t *leftover)
 {
 	struct rlimit l;
 	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	if (pidfd < 0)
+	if (pidfd < 0 && errno != EPERM) /* EPERM: a filter above refuses it, and the number must do */
 		return;
 	if (prlimit(pid, RLIMIT_RTTIME, NULL, &l) == 0 && l.rlim_max != RLIM_INFINITY && l.rlim_max > S.tag_base) {
 		struct command *c = by_serial(l.rlim_max - S.tag_base);
@@ -267,11 +271,14 @@ static void visit(pid_t pid, uint64_t only, int sig, uint32_t *leftover)
 				leftover[(c - S.commands) * 64 + c->found] = (uint32_t)pid;
 			c->found++;
 			int s = c->killing ? SIGKILL : c->serial == only ? sig : 0;
-			if (s)
+			if (s && pidfd < 0)
+				kill(pid, s);
+			else if (s)
 				syscall(SYS_pidfd_send_signal, pidfd, s, NULL, 0);
 		}
 	}
-	close(pidfd);
+	if (pidfd >= 0)
+		close(pidfd);
 }
 
 static void walk(uint64_t only, int sig, uint32_t *leftover)

@@ -3,6 +3,7 @@ package launch
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -51,7 +52,7 @@ func killMarked(base uint64) {
 // never kills another process with the same number.
 func killIfMarked(pid int, base uint64) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.EPERM) { // EPERM: a filter above refuses it, and the number must do
 		return false
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing to flush
@@ -67,6 +68,9 @@ func killIfMarked(pid int, base uint64) bool {
 	mark, err := strconv.ParseUint(fields[1], 10, 64)
 	if err != nil || mark <= base || mark >= base+tagSpan {
 		return false
+	}
+	if fd < 0 {
+		return unix.Kill(pid, unix.SIGKILL) == nil
 	}
 	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }

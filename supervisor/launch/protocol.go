@@ -20,6 +20,7 @@ const (
 	msgListener = 'L'
 	msgTraced   = 'V'
 	msgBeside   = 'B'
+	msgUnjudged = 'U'
 	msgProbes   = 'P'
 	msgReady    = 'R'
 	msgExit     = 'X'
@@ -77,6 +78,7 @@ const (
 	endDumpable      = 1
 	endInterruptible = 2
 	endBeside        = 4
+	endUnjudged      = 8
 
 	commandTTY = 1
 )

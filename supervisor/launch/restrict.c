@@ -45,9 +45,20 @@ static void drop_bounding(void)
 	}
 }
 
+static int has_capabilities(void)
+{
+	struct caps c = { .head = { .version = _LINUX_CAPABILITY_VERSION_3 } };
+	int any = syscall(SYS_capget, &c.head, c.data) < 0;
+	for (int i = 0; i < 2; i++)
+		any |= (c.data[i].effective | c.data[i].permitted | c.data[i].inheritable) != 0;
+	return any;
+}
+
 static void drop_capabilities(void)
 {
 	struct caps c = { .head = { .version = _LINUX_CAPABILITY_VERSION_3 } };
+	if (!has_capabilities())
+		return; /* and a filter above may refuse the calls */
 	if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
 		die(errno, "clear ambient capabilities", "");
 	if (syscall(SYS_capset, &c.head, c.data) < 0)
@@ -202,6 +213,11 @@ int try_listener(void)
 	return load(&f, SECCOMP_FILTER_FLAG_NEW_LISTENER) < 0 ? errno : 0;
 }
 
+int load_refusals(void)
+{
+	return load(&S.filter, 0);
+}
+
 int load_trace_filter(void)
 {
 	return load(&S.trace_filter, 0);
@@ -276,12 +292,14 @@ void run_probes(void)
 	if (S.traced && load_trace_filter() < 0) /* nobody traces this process: calls that are named fail with ENOSYS */
 		_exit(1);
 	add_probe("gain privileges by execve", "", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? EPERM : 0);
-	add_probe("run unfiltered", "", prctl(PR_GET_SECCOMP, 0, 0, 0, 0) == 2 ? EPERM : 0);
 	probe_capabilities();
-	probe_call("create a user namespace", unshare(CLONE_NEWUSER));
-	probe_call("mount", mount("none", "/", "tmpfs", MS_REMOUNT | MS_BIND, NULL));
-	probe_call("trace a process", ptrace(PTRACE_TRACEME, 0, 0, 0));
-	probe_call("open a vsock", socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0));
+	if (!S.unfiltered) {
+		add_probe("run unfiltered", "", prctl(PR_GET_SECCOMP, 0, 0, 0, 0) == 2 ? EPERM : 0);
+		probe_call("create a user namespace", unshare(CLONE_NEWUSER));
+		probe_call("mount", mount("none", "/", "tmpfs", MS_REMOUNT | MS_BIND, NULL));
+		probe_call("trace a process", ptrace(PTRACE_TRACEME, 0, 0, 0));
+		probe_call("open a vsock", socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0));
+	}
 	for (uint32_t i = 0; i < S.nprobes; i++)
 		probe_write(S.probes[i]);
 	if (write(FD_CONTROL, report, report_len) != (ssize_t)report_len)

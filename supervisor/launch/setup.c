@@ -137,11 +137,12 @@ void run_setup(struct reader *r)
 		}
 	}
 	uint32_t flags = read_u32(r);
-	if (r->bad || r->p != r->end || (flags & ~(END_DUMPABLE | END_INTERRUPTIBLE | END_BESIDE)))
+	if (r->bad || r->p != r->end || (flags & ~(END_DUMPABLE | END_INTERRUPTIBLE | END_BESIDE | END_UNJUDGED)))
 		die(EBADMSG, "read setup: malformed end", "");
 	S.dumpable = flags & END_DUMPABLE;
 	S.interruptible = flags & END_INTERRUPTIBLE;
 	S.beside = flags & END_BESIDE;
+	S.unjudged = flags & END_UNJUDGED;
 	if (S.root >= 0 || (!S.filter.data && !S.trace_filter.data))
 		die(EBADMSG, "read setup: no new root or no filter", "");
 	/* The change of the user cleared this. If the supervisor ended in between, the

@@ -12,6 +12,7 @@ import (
 type setupResult struct {
 	listener *os.File
 	traced   bool     // there is no listener
+	unjudged bool     // there is no engine
 	why      error    // of that; nil: none was asked for
 	probing  *answers // until the init is ready
 	sockets  map[string]*os.File
@@ -35,6 +36,9 @@ func (r *setupResult) add(m *message) error {
 	case msgMissing:
 		tag, errno := m.failure()
 		r.missing[tag] = errno
+		return nil
+	case msgUnjudged:
+		r.unjudged = true
 		return nil
 	case msgTraced:
 		_, errno := m.failure()
@@ -85,7 +89,7 @@ func refusal(e syscall.Errno) bool {
 
 // check returns an error if the init reported too early that it is ready.
 func (r *setupResult) check() error {
-	if r.listener == nil && !r.traced || len(r.refused) == 0 {
+	if r.listener == nil && !r.traced && !r.unjudged || len(r.refused) == 0 {
 		return fmt.Errorf("session init is ready without a listener or without proof")
 	}
 	return nil

@@ -22,7 +22,11 @@ const (
 	Cgroup         = "cgroup"
 	Namespaces     = "namespaces"
 	CallRules      = "call_rules"
+	NestedCommands = "nested_commands"
 )
+
+// AnyMechanism in degraded allows every mechanism to be missing. Require is the floor.
+const AnyMechanism = "any"
 
 // fallback is how sessions run without a mechanism.
 type fallback struct {
@@ -49,6 +53,9 @@ var fallbacks = map[string]fallback{
 	CallRules: {nil,
 		"signal_rules, unix_socket_rules and rules about a shared network are not evaluated where the listener of another supervisor takes " +
 			"the calls; those calls fail for every command"},
+	NestedCommands: {[]string{primitiveEngine},
+		"only the first program of each command is judged: rules about programs that it starts are advice, and so are env_inject at those, " +
+			"signal_rules, unix_socket_rules and the network; files are restricted by Landlock alone; a process that hides may outlive its session"},
 	Namespaces: {
 		[]string{"user_namespace", "mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "private_proc"},
 		"files are restricted by Landlock alone, so that names, sizes and modes of all files can be seen, and modes and times of the user's " +
@@ -58,7 +65,9 @@ var fallbacks = map[string]fallback{
 }
 
 // includedIn names for a mechanism the one without which it cannot work either.
-var includedIn = map[string]string{FileServer: Namespaces, LandlockScopes: Landlock}
+var includedIn = map[string]string{
+	FileServer: Namespaces, LandlockScopes: Landlock, Namespaces: NestedCommands, ExecVerify: NestedCommands, WaitKillable: NestedCommands,
+}
 
 // Mechanisms are the names that degraded may have, sorted.
 func Mechanisms() []string { return slices.Sorted(maps.Keys(fallbacks)) }
@@ -78,7 +87,12 @@ func WithFallbacks(degraded []Setting, names []string) []Setting {
 
 // Allowed reports whether degraded has a mechanism, or one that includes it.
 func Allowed(mechanism string, degraded []Setting) bool {
-	return slices.ContainsFunc(degraded, func(d Setting) bool { return d.Name == mechanism || d.Name == includedIn[mechanism] })
+	for ; mechanism != ""; mechanism = includedIn[mechanism] {
+		if slices.ContainsFunc(degraded, func(d Setting) bool { return d.Name == mechanism || d.Name == AnyMechanism }) {
+			return true
+		}
+	}
+	return false
 }
 
 // Shortest are the mechanisms without those that others among them include.
@@ -139,7 +153,7 @@ func (m Missing) String() string {
 // [ErrUndecided] in its chain where a trial had no result: the mechanism may be there.
 func Survey(degraded []Setting, s Session) (Missing, error) {
 	missing := Missing{}
-	for _, d := range degraded {
+	for _, d := range expand(degraded) {
 		f, known := fallbacks[d.Name]
 		if !known {
 			return nil, fmt.Errorf("%s: degraded has no mechanism %q (%s)", d.At, d.Name, strictyaml.DidYouMean(d.Name, Mechanisms()))
@@ -155,6 +169,10 @@ func Survey(degraded []Setting, s Session) (Missing, error) {
 	if missing.Has(Landlock) && !missing.Has(LandlockScopes) {
 		missing[LandlockScopes] = missing[Landlock]
 	}
+	if why := missing[NestedCommands]; why != nil {
+		missing[Namespaces], missing[ExecVerify] = why, why
+		delete(missing, WaitKillable)
+	}
 	if missing.Has(Namespaces) && !missing.Has(FileServer) {
 		missing[FileServer] = errors.New("a session without mounts cannot mount it")
 	}
@@ -162,12 +180,25 @@ func Survey(degraded []Setting, s Session) (Missing, error) {
 	return missing, nil
 }
 
+// expand replaces [AnyMechanism] by all mechanisms.
+func expand(degraded []Setting) []Setting {
+	at := slices.IndexFunc(degraded, func(d Setting) bool { return d.Name == AnyMechanism })
+	if at < 0 {
+		return degraded
+	}
+	out := slices.DeleteFunc(slices.Clone(degraded), func(d Setting) bool { return d.Name == AnyMechanism })
+	for _, name := range Mechanisms() {
+		out = append(out, Setting{name, degraded[at].At})
+	}
+	return out
+}
+
 // Explain adds to the error of a session that could not be opened which further
 // fallbacks would open it, and what would not be enforced then.
 func (m Missing) Explain(err error, s Session) error {
 	lines := []string{err.Error()}
 	for _, name := range indispensable {
-		if err := Try(name); err != nil {
+		if err := Try(name); err != nil && Try(primitiveEngine) == nil {
 			lines = append(lines, err.Error()+"\n  every decision needs it: no fallback opens a session here")
 		}
 	}
@@ -181,7 +212,7 @@ func (m Missing) Explain(err error, s Session) error {
 }
 
 // indispensable are the primitives without which no session opens.
-var indispensable = []string{primitiveEngine, "proc_mem"}
+var indispensable = []string{"proc_mem"}
 
 // further has a line for each fallback that this machine needs beyond those in
 // m.

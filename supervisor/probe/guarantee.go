@@ -59,7 +59,7 @@ func (s Session) Holders(missing Missing) map[string]string {
 	hold(guaranteeFiles, "mount_namespace", namespaces)
 	hold(guaranteeFiles, "landlock", !missing.Has(Landlock))
 	hold(guaranteeSignals, "pid_namespace", namespaces)
-	hold(guaranteeSignals, primitiveEngine, !namespaces)
+	hold(guaranteeSignals, primitiveEngine, !namespaces && !missing.Has(NestedCommands))
 	hold(guaranteeSignals, "landlock_scopes", missing.hasScopes())
 	hold(guaranteeSockets, "net_namespace", namespaces && !s.SharedNetwork)
 	hold(guaranteeSockets, "landlock_scopes", missing.hasScopes())
