@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -413,7 +412,7 @@ func waitFull(t *testing.T, w *os.File) {
 			if n, failed := unix.Poll(room, 0); n == 0 && failed == nil {
 				return
 			} else if time.Now().After(late) {
-				err = fmt.Errorf("it has room: %v", failed)
+				err = errors.Join(errors.New("it has room"), failed)
 			}
 		}
 	})

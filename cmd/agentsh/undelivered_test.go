@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -283,7 +284,7 @@ func full(t *testing.T, w *os.File) {
 			if n, failed := unix.Poll(room, 0); n == 0 && failed == nil {
 				return
 			} else if time.Now().After(late) {
-				err = fmt.Errorf("it has room: %v", failed)
+				err = errors.Join(errors.New("it has room"), failed)
 			}
 		}
 	})
