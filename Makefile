@@ -11,7 +11,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes trace agents soak
+.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places kernels suites suites-smoke clean
 
 all: build
@@ -166,6 +166,13 @@ trace: deps-check build ## the tests of sessions with the trace engine: 10 minut
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ENGINE=trace $(GO) test -p 1 -timeout 30m -skip \
 		'TestAMachineWithoutAMechanism|TestTheCallerLearns|OfProc|Opener|TestAnExchangedNameOpens|TestADirectoryThatCannotBeSearched|CannotBeBoundAreRefused/traced|BehindAFollower|FollowedAreBounded|IsLetGo' \
 		./supervisor ./supervisor/notify/...
+
+# The corpus below listeners of another supervisor: test/outer/outer.c.
+OUTER := $(CURDIR)/out/outer
+beside: build ## the external corpus below the listener of another supervisor: 10 minutes
+	mkdir -p out && cc -O2 -Wall -Wextra -o $(OUTER) test/outer/outer.c
+	EVASIONS=$(EVASIONS) $(OUTER) plain test/evasions/run.sh command args shell file net supervisor kernel env control
+	EVASIONS=$(EVASIONS) $(OUTER) listener test/evasions/run.sh command args shell file net supervisor kernel env control
 
 # The probes that race, each 100,000 times: in rounds, as the corpus gives a
 # probe ten minutes. An hour.
