@@ -40,6 +40,8 @@ type OperatorConfig struct {
 	Egress netns.Outside
 	// Degraded is what a session may lack where the machine has none.
 	Degraded []probe.Setting
+	// Container is what applies in a container of Docker or podman. See host.InContainer.
+	Container ContainerConfig
 	// ForbidEngine are engines that no session may use. See [Engines].
 	ForbidEngine []probe.Setting
 	// CacheSeconds is how old names and attributes may be in directories that
@@ -47,6 +49,17 @@ type OperatorConfig struct {
 	CacheSeconds int
 	// Trash bounds what soft_delete keeps for all sessions of a user together.
 	Trash trash.Limits
+}
+
+// ContainerConfig is the part of a configuration for containers.
+type ContainerConfig struct {
+	// Policy is the policy file used when a command line names none and the container
+	// allows no namespaces.
+	Policy string
+	// Degraded is what a session may lack there.
+	Degraded []probe.Setting
+	// Here says that this is such a container: commands run as the owner of the workspace.
+	Here bool
 }
 
 // DefaultOperator is the configuration without a file.
@@ -93,6 +106,7 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 		Degraded:    probe.WithFallbacks(operator.Degraded, r.Boot.Degraded),
 		Program:     r.Boot.Program,
 		Channel:     r.Channel,
+		AsOwner:     operator.Container.Here,
 		Audit:       r.Audit,
 		Log:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}

@@ -48,6 +48,9 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 	}
 	namespaces := !missing.Has(probe.Namespaces)
 	user, err := view.CommandUser(cfg.User, namespaces)
+	if err == nil && cfg.AsOwner && missing.Has(probe.FileServer) {
+		user, err = user.AsOwner(cfg.Files.Governed)
+	}
 	if err != nil {
 		return nil, err
 	}

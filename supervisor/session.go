@@ -48,6 +48,7 @@ type Config struct {
 	User        string          // user of commands when the supervisor is root
 	Require     []probe.Setting // what must be proven before the session opens
 	Degraded    []probe.Setting // mechanisms that may be missing on this machine
+	AsOwner     bool            // without a file server commands run as the owner of the workspace: see [view.User.AsOwner]
 	Forbidden   []probe.Setting // engines that it may not use: see [Engines]
 	Program     bool            // this program is shown inside, at [layout.Program]
 	Channel     bool            // approvals can be answered over a channel: see [Session.Approvals]

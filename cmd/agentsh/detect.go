@@ -72,6 +72,9 @@ func (o *detectOptions) run(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
+	if operator, _, err = host.InContainer(operator); err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
 	report, err := host.Detect(ctx, operator.WithDegraded(o.degraded))
 	if err != nil {
 		return failure.New(failure.Ours, err, "")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -279,11 +280,16 @@ type plan struct {
 	here, workspace string
 	auditPath       string
 	state           layout.State
+	told            string // what sessions do without in this container; empty: nothing
 }
 
 // plan reads the configuration and the policy.
 func (o *execOptions) plan() (*plan, error) {
 	operator, err := host.ReadConfig(orDefault(o.config, layout.Config), o.config == "")
+	if err != nil {
+		return nil, failure.New(failure.Ours, err, "")
+	}
+	operator, told, err := host.InContainer(operator)
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
@@ -303,7 +309,7 @@ func (o *execOptions) plan() (*plan, error) {
 	if path == "" {
 		path = newAuditPath(state)
 	}
-	return &plan{operator, p, here, workspace, path, state}, nil
+	return &plan{operator, p, here, workspace, path, state, told}, nil
 }
 
 // openOneShot is the plan with its audit log open.
@@ -316,8 +322,24 @@ func (o *execOptions) openOneShot() (*oneShot, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "name a writable file with --audit")
 	}
+	o.tell(plan)
 	request := supervisor.Request{Boot: o.bootstrapOf(plan), Policy: plan.policy, Audit: log, Cwd: plan.here}
 	return &oneShot{audit: log, auditPath: plan.auditPath, cwd: plan.here, config: supervisor.SessionConfig(plan.operator, request)}, nil
+}
+
+// tell prints what sessions of this container do without, once in the container.
+func (o *execOptions) tell(p *plan) {
+	if p.told == "" {
+		return
+	}
+	mark, err := os.OpenFile(p.state.Told(), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return
+	}
+	if err == nil {
+		_ = mark.Close() // it is empty
+	}
+	fmt.Fprintf(os.Stderr, "agentsh: note: %s\n", p.told)
 }
 
 // bootstrapOf describes the workspace, the store and the network of a session.

@@ -40,6 +40,9 @@ starts this command, and commands arrive over the socket.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
+			if err == nil {
+				operator, _, err = host.InContainer(operator)
+			}
 			if err != nil {
 				return failure.New(failure.Ours, err, "")
 			}

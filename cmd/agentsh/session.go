@@ -66,6 +66,7 @@ func (o *execOptions) create(ctx context.Context, name string) (host.Running, er
 	if err != nil {
 		return none, err
 	}
+	o.tell(plan)
 	boot, err := o.bootstrap(plan)
 	if err != nil {
 		return none, failure.New(failure.Ours, err, "")

@@ -2,7 +2,12 @@ package layout
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"strconv"
+	"syscall"
 )
 
 // State is the directory in which both programs of one user store what outlives
@@ -19,10 +24,31 @@ func FindState(getenv func(string) string, uid int) (State, error) {
 	if uid == 0 {
 		return "/var/lib/agentsh", nil
 	}
-	if home := getenv("HOME"); filepath.IsAbs(home) {
+	home := getenv("HOME")
+	if home == "/" { // a container's user without an entry in passwd
+		return privateState(filepath.Join("/var/tmp", "agentsh-"+strconv.Itoa(uid)))
+	}
+	if filepath.IsAbs(home) {
 		return State(filepath.Join(home, ".local/state/agentsh")), nil
 	}
 	return "", errors.New("no state directory: HOME is not an absolute path; run 'export XDG_STATE_HOME=DIR' with an absolute DIR of your own")
+}
+
+// privateState makes a state directory in one that everybody can write to, and refuses what
+// somebody else has made there.
+func privateState(dir string) (State, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("state directory: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return "", fmt.Errorf("state directory: %w", err)
+	}
+	owner, _ := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || owner == nil || int(owner.Uid) != os.Geteuid() || info.Mode().Perm() != 0o700 {
+		return "", fmt.Errorf("state directory %s: it must be a directory of this user with mode 0700; set XDG_STATE_HOME to another", dir)
+	}
+	return State(dir), nil
 }
 
 // Runs holds one directory for each run of agentctl.
@@ -39,6 +65,9 @@ func (s State) Gateway() string { return filepath.Join(string(s), "gateway") }
 
 // Store holds checkpoints, previous content and trash of agentsh's sessions.
 func (s State) Store() string { return filepath.Join(string(s), "store") }
+
+// Told is a mark: what this container lacks has been said.
+func (s State) Told() string { return filepath.Join(string(s), "told") }
 
 // AuditLogs holds the audit logs of sessions.
 func (s State) AuditLogs() string { return filepath.Join(string(s), "audit") }

@@ -67,6 +67,12 @@ func (r *configReader) configuration(root *strictyaml.Node, c *supervisor.Operat
 		"require":  r.require(&c.Require),
 		"network":  func(n *strictyaml.Node) { c.Egress.Read(&r.Reader, n) },
 		"degraded": r.degraded(&c.Degraded),
+		"container": func(n *strictyaml.Node) {
+			r.mapping(n, "container", map[string]func(*strictyaml.Node){
+				"policy":   r.text(&c.Container.Policy),
+				"degraded": r.degraded(&c.Container.Degraded),
+			})
+		},
 		"forbid_engine": func(n *strictyaml.Node) {
 			r.names(n, "forbid_engine", "engine", supervisor.Engines, &c.ForbidEngine)
 		},

@@ -45,6 +45,8 @@ func TestConfigIsReadStrictly(t *testing.T) {
 		},
 		{"a requirement that is no name", "require: [{a: b}, ~]\n", []string{"c.yaml:1:11: must be a text", "c.yaml:1:19: must be a text"}},
 		{"requirements that are no list", "require: landlock\n", []string{"require must be a list of names"}},
+		{"a container", "container: {policy: /p.yaml, degraded: [namespaces]}\n", nil},
+		{"an unknown mechanism of a container", "container: {degraded: [namespace]}\n", []string{`c.yaml:1:24: degraded has no mechanism "namespace"`}},
 		{"a null is not a text", "policy: ~\n", []string{"must be a text"}},
 	}
 	for _, tt := range tests {

@@ -104,6 +104,9 @@ func Open(cfg Config) (*Network, error) {
 	if err := checkBandwidth(p, cfg.Share, governed); err != nil || !governed {
 		return nil, err
 	}
+	if cfg.NoNamespace && !cfg.Share && launch.LandlockABI() < landlockNet {
+		return nil, nil // the filter refuses all sockets, which is stricter than any rule
+	}
 	if cfg.shared() && (cfg.NoLandlock || launch.LandlockABI() < landlockNet) {
 		return nil, errors.New(
 			"network_rules in a network shared with the machine need Landlock's network rights (Linux 6.7): give the session a network of its own",

@@ -280,10 +280,42 @@ func (p *planner) addException(e string) error {
 	switch {
 	case p.whole && p.closed(e, info.IsDir()):
 		p.out.masked = append(p.out.masked, e)
+	case p.whole && info.IsDir():
+		return p.maskInside(e)
 	case info.IsDir(), info.Mode().IsRegular():
 		return p.govern(e, e, info.IsDir())
 	case info.Mode()&fs.ModeSymlink == 0:
 		p.out.masked = append(p.out.masked, e)
+	}
+	return nil
+}
+
+// maskInside hides the names in a directory of a bound tree that a rule closes, without a
+// file server. The others must be shown as the tree is.
+func (p *planner) maskInside(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("plan %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		tree := p.policy.Tree
+		if !e.IsDir() {
+			tree = p.file
+		}
+		read, write := tree(name, readOps&^policy.OpExecute), tree(name, writeOps)
+		switch {
+		case read.Uniform && read.Effect == policy.Allow && write.Uniform && write.Effect == policy.Deny:
+			continue // as the tree
+		case p.closed(name, e.IsDir()):
+			p.out.masked = append(p.out.masked, name)
+		case e.IsDir():
+			if err := p.maskInside(name); err != nil {
+				return err
+			}
+		default:
+			return p.splits(name, policy.OpAll)
+		}
 	}
 	return nil
 }

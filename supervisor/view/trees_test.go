@@ -2,6 +2,9 @@ package view
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"agentsh/internal/wire"
@@ -27,5 +30,36 @@ file_rules:
 		"  to go on: take the rules out, or name a policy of whole trees, such as --policy /etc/agentsh/policies/plain.yaml"
 	if !errors.As(err, &refused) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// Names that a rule denies inside a tree that is shown are left out one by one.
+func TestDeniedNamesAreHiddenWithoutAFileServer(t *testing.T) {
+	top := t.TempDir()
+	dir := filepath.Join(top, "ssh")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ssh_config", "ssh_host_key", "ssh_host_key.pub"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(`version: 1
+name: test
+file_rules:
+  - {name: keys, paths: ['` + dir + `/ssh_host_*'], operations: ['*'], decision: deny}
+  - {name: tree, paths: ['` + top + `', '` + top + `/**'], operations: [read, list, stat, execute], decision: allow}
+`)}, syntax.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := New(Options{Home: "/home/sandbox", Missing: Missing{FileServer: true}}).Plan(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{filepath.Join(dir, "ssh_host_key"), filepath.Join(dir, "ssh_host_key.pub")}
+	if !slices.Equal(plan.masked, want) {
+		t.Errorf("hidden: %q", plan.masked)
 	}
 }

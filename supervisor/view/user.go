@@ -1,12 +1,18 @@
 package view
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
 	"agentsh/internal/tarfs"
+	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"
 )
 
@@ -43,6 +49,39 @@ func CommandUser(name string, namespaces bool) (User, error) {
 		return User{}, fmt.Errorf("sandbox.user %s has uid %s and gid %s: commands never run as root", name, u.Uid, u.Gid)
 	}
 	return User{UID: uid, GID: gid, Name: u.Username}, nil
+}
+
+// AsOwner returns the user of commands that own the workspace, in a container whose root is
+// the supervisor. Without a file server they could not use one of another user. What
+// root owns in the container's own file system becomes the user's: an image is built by root.
+func (u User) AsOwner(workspace []wire.Governed) (User, error) {
+	if !isRoot() || len(workspace) == 0 {
+		return u, nil
+	}
+	var root, dir unix.Stat_t
+	if err := errors.Join(unix.Stat("/", &root), unix.Stat(workspace[0].Backing, &dir)); err != nil {
+		return u, fmt.Errorf("workspace: %w", err)
+	}
+	switch {
+	case dir.Uid != 0:
+		owner := User{UID: int(dir.Uid), GID: int(dir.Gid), Name: callerName(int(dir.Uid))}
+		if owner.GID == 0 {
+			owner.GID = u.GID // commands are in no group of root
+		}
+		return owner, nil
+	case dir.Dev != root.Dev:
+		return u, nil // it is mounted from elsewhere
+	}
+	return u, filepath.WalkDir(workspace[0].Backing, func(name string, _ fs.DirEntry, err error) error {
+		var file unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(name, &file)
+		}
+		if err != nil || file.Uid != 0 || file.Dev != root.Dev {
+			return err
+		}
+		return os.Lchown(name, u.UID, u.GID)
+	})
 }
 
 // isRoot reports whether the supervisor is root.

@@ -17,8 +17,7 @@ dir=$(mktemp -d /var/tmp/fresh.XXXXXX)
 trap '[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$dir"' EXIT
 mmdebstrap --quiet --variant=apt --mode=root --include=make,git "$suite" "$dir" "$(mirror)"
 if [ -e /etc/ssl/certs/ca-certificates.crt ]; then # that of a proxy, too
-	mkdir -p "$dir/etc/ssl/certs"
-	cp /etc/ssl/certs/ca-certificates.crt "$dir/etc/ssl/certs/"
+	cp /etc/ssl/certs/ca-certificates.crt "$dir/root/certificates.pem"
 fi
 cp /etc/resolv.conf /etc/hosts "$dir/etc/"
 for settings in /etc/apt/apt.conf.d/*proxy*; do
@@ -39,4 +38,4 @@ unshare -m bash -ec '
 	/mnt/bin/busybox umount -l /mnt # static: the new root has no mount
 	shift
 	exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-		${GOPROXY:+GOPROXY="$GOPROXY"} ${HTTPS_PROXY:+HTTPS_PROXY="$HTTPS_PROXY"} make "$@"' fresh "$dir" "$@"
+		SSL_CERT_FILE=/root/certificates.pem ${GOPROXY:+GOPROXY="$GOPROXY"} ${HTTPS_PROXY:+HTTPS_PROXY="$HTTPS_PROXY"} make "$@"' fresh "$dir" "$@"

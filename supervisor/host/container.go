@@ -1,0 +1,53 @@
+package host
+
+import (
+	"os"
+	"slices"
+
+	"agentsh/supervisor"
+	"agentsh/supervisor/probe"
+)
+
+// containerMarks are files that Docker and podman make in every container.
+var containerMarks = []string{"/.dockerenv", "/run/.containerenv"}
+
+// inContainer reports whether this process runs in a container of Docker or podman.
+func inContainer() bool {
+	return slices.ContainsFunc(containerMarks, func(name string) bool {
+		_, err := os.Lstat(name)
+		return err == nil
+	})
+}
+
+// InContainer is the configuration completed by its key container, in a container: what may
+// be missing there, and the policy of commands that name none. told says what sessions
+// there do without; empty: nothing is missing, or this is no container.
+func InContainer(c supervisor.OperatorConfig) (out supervisor.OperatorConfig, told string, err error) {
+	if len(c.Container.Degraded) == 0 || !inContainer() {
+		return c, "", nil
+	}
+	c.Degraded = slices.Concat(c.Degraded, c.Container.Degraded)
+	missing, err := probe.Survey(c.Container.Degraded, probe.Session{Governed: true})
+	if err != nil || len(missing) == 0 {
+		return c, "", err
+	}
+	if missing.Has(probe.Namespaces) && c.Container.Policy != "" {
+		c.Policy = c.Container.Policy
+	}
+	c.Container.Here = true
+	return c, containerLosses(missing, c.Policy), nil
+}
+
+// containerLosses says in a few lines what a session in this container does without.
+func containerLosses(missing probe.Missing, policy string) string {
+	text := "this container gives less than a session needs"
+	if missing.Has(probe.Namespaces) {
+		text += ": it allows no namespaces. Policy " + policy + " holds whole trees by Landlock, without rules in the workspace, change " +
+			"record and network"
+	} else {
+		for _, name := range missing.Names() {
+			text += "\n  without " + name + ": " + probe.Consequence(name)
+		}
+	}
+	return text + "\n  'agentsh detect' says what is missing; doc/platforms/docker.md has the flags of docker run for full strength"
+}
