@@ -17,6 +17,7 @@ import (
 	"agentsh/fuse/device"
 	"agentsh/fuse/tree"
 	"agentsh/internal/wire"
+	seccomptarget "agentsh/seccomp/target"
 )
 
 // maxScanned bounds the processes that are examined to find one.
@@ -73,16 +74,13 @@ func showProcess(p *wire.Process) {
 }
 
 // markOf reads the resource limit that identifies the processes of one command, see
-// seccomp.TagLimit. 0 means none. known is false if the process has ended.
+// target.Tag. 0 means none. known is false if the process has ended.
 func markOf(file string) (mark uint64, known bool) {
-	limits := strings.Fields(statusField(file, "Max realtime timeout"))
-	if len(limits) < 2 {
+	limits, err := os.ReadFile(file)
+	if err != nil {
 		return 0, false
 	}
-	mark, err := strconv.ParseUint(limits[1], 10, 64)
-	if err != nil {
-		return 0, true // unlimited
-	}
+	mark, _ = seccomptarget.Tag(limits)
 	return mark, true
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync"
 
 	scmp "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
@@ -37,6 +38,9 @@ func (p Plan) Compile(arch string) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("compile filter: architecture %q is not amd64 or arm64", arch)
 	}
+	if err := anyAction(); err != nil {
+		return nil, fmt.Errorf("compile filter for %s: %w", arch, err)
+	}
 	c, err := newCompiler(a.lib)
 	if err != nil {
 		return nil, fmt.Errorf("compile filter for %s: %w", arch, err)
@@ -52,6 +56,16 @@ func (p Plan) Compile(arch string) ([]byte, error) {
 	}
 	return append(prologue(a.audit, c.late), body...), nil
 }
+
+// anyAction has libseccomp compile all actions of plans. It refuses those of which this
+// kernel does not tell, but a program of [Traced] may do without them.
+var anyAction = sync.OnceValue(func() error {
+	const notifies = 6 // the API level with SCMP_ACT_NOTIFY and TSYNC: see seccomp_api_get(3)
+	if level, err := scmp.GetAPI(); err != nil || level >= notifies {
+		return err
+	}
+	return scmp.SetAPI(notifies)
+})
 
 // compiler adds rules to one filter.
 type compiler struct {

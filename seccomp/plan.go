@@ -110,17 +110,15 @@ type PlanOptions struct {
 	// SharedNetwork refuses Internet sockets other than TCP, and notifies listen. It is for
 	// a session in the network of the machine.
 	SharedNetwork bool
+	// TagRSS refuses to set RLIMIT_RSS, which marks processes: see target.TagRSS.
+	TagRSS bool
 }
-
-// TagLimit is the resource limit whose hard value marks the processes of one
-// command: every process inherits it, and no command may change it.
-const TagLimit = unix.RLIMIT_RTTIME
 
 // DefaultPlan returns the plan of a session. execve and execveat are always
 // notified.
 func DefaultPlan(o PlanOptions) (p Plan) {
 	p = Plan{Refused: kernelAnswered, Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
-	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, socketRefusals, terminalRefusals, o.Signals.refused()} {
+	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, tagRefusals(TagLimit), socketRefusals, terminalRefusals, o.Signals.refused()} {
 		p.Reported = append(p.Reported, list...)
 	}
 	if o.Threads {
@@ -128,6 +126,9 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 		p.Reported = append(p.Reported, groupRefusals...)
 	} else {
 		p.Reported = append(p.Reported, initRefusals...)
+	}
+	if o.TagRSS {
+		p.Reported = append(p.Reported, tagRefusals(unix.RLIMIT_RSS)...)
 	}
 	p.Excepted = append(slices.Clone(exceptions), o.Signals.excepted()...)
 	if o.Owner != nil && o.Report {
@@ -164,7 +165,7 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"umask"}})
 	}
 	if o.Limits {
-		p.Notified = append(p.Notified, limitNotices()...)
+		p.Notified = append(p.Notified, limitNotices(o.TagRSS)...)
 	}
 	if o.Connect {
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"connect"}})
@@ -203,10 +204,13 @@ func (p *Plan) refuseInKernel() {
 }
 
 // limitNotices returns the calls that set the caller's own limits, except for
-// TagLimit, which is refused.
-func limitNotices() []Notice {
+// the tag, which is refused.
+func limitNotices(tagRSS bool) []Notice {
 	var set, pr []Case
 	for r := range uint64(TagLimit) {
+		if tagRSS && r == unix.RLIMIT_RSS {
+			continue
+		}
 		set = append(set, Case{{0, Is32, r}})
 		pr = append(pr, Case{{0, Is, 0}, {1, Is32, r}, {2, Not, 0}})
 	}

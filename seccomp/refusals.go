@@ -1,10 +1,6 @@
 package seccomp
 
-import (
-	"slices"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // always is an empty list of cases, with which every call is refused.
 var always []Case
@@ -107,9 +103,7 @@ var processRefusals = []Refusal{
 	{[]string{"ptrace"}, always, unix.EPERM, "rewrites a process after its exec was judged; a tracer blocks the supervisor's own"},
 	{[]string{"process_madvise", "process_mrelease"}, always, unix.EPERM, "memory of another process, named by a descriptor"},
 	{[]string{"pidfd_getfd"}, always, unix.EPERM, "descriptors of another process"},
-	{[]string{"prlimit64"}, slices.Concat([]Case{{{1, Is32, TagLimit}, {2, Not, 0}}}, first(0, Condition{2, Not, 0})), unix.EPERM,
-		"limits of the session's first processes; the limit that marks a command's processes"},
-	{[]string{"setrlimit"}, []Case{{{0, Is32, TagLimit}}}, unix.EPERM, "the limit that marks a command's processes"},
+	{[]string{"prlimit64"}, first(0, Condition{2, Not, 0}), unix.EPERM, "limits of the session's first processes"},
 	{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_USER}}}, unix.EPERM, "the session init has the same user"},
 	{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoUser}}}, unix.EPERM, "the session init has the same user"},
 }

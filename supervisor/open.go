@@ -22,6 +22,7 @@ import (
 	"agentsh/policy"
 	"agentsh/policy/env"
 	"agentsh/seccomp"
+	"agentsh/seccomp/target"
 	"agentsh/supervisor/approve"
 	"agentsh/supervisor/fileserver"
 	"agentsh/supervisor/launch"
@@ -259,6 +260,7 @@ func (s *Session) startInit(ctx context.Context) error {
 func filterOptions(c confined, p *policy.Policy, n *netns.Network) seccomp.PlanOptions {
 	sockets := p.Governs(policy.GroupUnixSocket)
 	o := c.Filter(p, n != nil)
+	o.TagRSS = target.TagRSS()
 	o.Report, o.Opens, o.NoExecMemfd = true, c.plan.Emulated, len(p.ExecFrom()) > 0
 	if c.user.Mapped {
 		o.Owner = &seccomp.Owner{UID: c.user.UID, GID: c.user.GID}

@@ -56,7 +56,7 @@ func Identify(pid int) (Identity, error) {
 	return Identity{Process{pid, s.start}, s.parent}, nil
 }
 
-// Mark returns the hard limit seccomp.TagLimit. Every process of a command
+// Mark returns the hard limit that is the tag of a command: see [Tag]. Every process of a command
 // inherits it, and none can change it. ok is false for a process without one.
 // See proc_pid_limits(5).
 func (t *Target) Mark() (mark uint64, ok bool, err error) {
@@ -64,19 +64,8 @@ func (t *Target) Mark() (mark uint64, ok bool, err error) {
 	if err != nil {
 		return 0, false, fmt.Errorf("read the mark of thread %d: %w", t.TID, err)
 	}
-	for line := range strings.Lines(string(text)) {
-		rest, found := strings.CutPrefix(line, "Max realtime timeout")
-		if !found {
-			continue
-		}
-		fields := strings.Fields(rest)
-		if len(fields) < 2 || fields[1] == "unlimited" {
-			return 0, false, nil
-		}
-		mark, err := strconv.ParseUint(fields[1], 10, 64)
-		return mark, err == nil, err
-	}
-	return 0, false, fmt.Errorf("read the mark of thread %d: it is not among its limits", t.TID)
+	mark, ok = Tag(text)
+	return mark, ok, nil
 }
 
 // stat is the part of /proc/PID/stat that is used. See proc_pid_stat(5).

@@ -35,7 +35,8 @@ func (r *Registers) transfer(request uintptr, tid int) error {
 	if errno != 0 {
 		return fmt.Errorf("registers: %w", errno)
 	}
-	if iov.Len != regsSize {
+	// A kernel may say of registers that were set how many bytes it did not take.
+	if request == unix.PTRACE_GETREGSET && iov.Len != regsSize {
 		return errors.New("not a 64-bit program")
 	}
 	return nil

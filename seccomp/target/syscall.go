@@ -32,6 +32,9 @@ func SyscallOf(tid int) (Syscall, error) {
 		data [8]uint64
 	}
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, getInfo, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+	if errno == unix.EIO { // the kernel does not have this request
+		return syscallByRegisters(tid)
+	}
 	if errno != 0 {
 		return Syscall{}, fmt.Errorf("look at the call of thread %d: %w", tid, errno)
 	}
@@ -44,6 +47,21 @@ func SyscallOf(tid int) (Syscall, error) {
 		return Syscall{Result: int64(info.data[0])}, nil
 	}
 	return Syscall{}, fmt.Errorf("thread %d is not at a call", tid)
+}
+
+// syscallByRegisters tells the exit of a call by its result, which is set when it has run.
+// An exit with ENOSYS looks like an entry: the entry of the next call follows it then.
+func syscallByRegisters(tid int) (Syscall, error) {
+	r, err := ReadRegisters(tid)
+	if err != nil {
+		return Syscall{}, err
+	}
+	if !r.Entered() {
+		return Syscall{Result: int64(r.at(regsResultAt))}, nil
+	}
+	s := Syscall{Entry: true}
+	s.Number, s.Args = r.Call()
+	return s, nil
 }
 
 // SetResult changes what a call returns. The thread is stopped at its exit.

@@ -81,7 +81,7 @@ static void read_plan(int fd, struct plan *p)
 		p->limits[i].what = read_u32(&r);
 		p->limits[i].value.rlim_cur = read_u64(&r);
 		p->limits[i].value.rlim_max = read_u64(&r);
-		if (p->limits[i].what == RLIMIT_RTTIME)
+		if ((int)p->limits[i].what == S.tag_limit)
 			r.bad = 1;
 	}
 	p->argv = read_vector(&r);

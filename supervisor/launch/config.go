@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/seccomp/target"
 )
 
 // Config is a session as its init sets it up.
@@ -271,6 +273,9 @@ func (c *Config) setup() *spec {
 	}
 	if c.Beside != nil {
 		flags |= endBeside
+	}
+	if target.TagRSS() {
+		flags |= endTagRSS
 	}
 	s.u32(flags)
 	return s

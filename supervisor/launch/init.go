@@ -132,7 +132,7 @@ func (c *Config) attributes() *syscall.SysProcAttr {
 		return &syscall.SysProcAttr{}
 	}
 	a := &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | OtherNamespaces(),
 	}
 	if !c.Network.Shared {
 		a.Cloneflags |= unix.CLONE_NEWNET

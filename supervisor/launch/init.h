@@ -54,7 +54,7 @@ struct exit_msg {
 	uint64_t serial, user_us, system_us, maxrss_kb;
 };
 
-/* Hard RLIMIT_RTTIME of command n is S.tag_base + n: the mark of its processes.
+/* Hard S.tag_limit of command n is S.tag_base + n: the mark of its processes.
    A session without namespaces has a base of its own above TAG_BASE. */
 #define TAG_BASE (1ULL << 62)
 
@@ -109,6 +109,7 @@ struct init_state {
 	int no_namespaces; /* process 1 is not the init */
 	int interruptible; /* load the filter without WAIT_KILLABLE_RECV */
 	uint64_t tag_base;
+	int tag_limit; /* RLIMIT_RTTIME, or RLIMIT_RSS where that cannot be set */
 	/* set by the setup for the forking thread */
 	struct filter filter, trace_filter; /* without data: none */
 	int traced; /* each command loads trace_filter; the supervisor traces it */
@@ -125,6 +126,8 @@ struct init_state {
 
 extern struct init_state S;
 
+/* Gives a supervisor of root its own user namespace, if it lacks CAP_SYS_ADMIN. */
+void enter_user_namespace(void);
 void run_setup(struct reader *r);
 void setup_mount_op(uint32_t op, struct reader *r);
 void bring_up_loopback(void);
@@ -188,6 +191,6 @@ enum {
 enum { FLAG_RECURSIVE = 1, FLAG_OPTIONAL = 2, FLAG_BENEATH = 4, FLAG_AFTER = 8 };
 /* KEEP: the user has no privilege, so no securebits and no bounding set are locked */
 enum { CREDS_SETGROUPS = 1, CREDS_SETIDS = 2, CREDS_KEEP = 4 };
-enum { END_DUMPABLE = 1, END_INTERRUPTIBLE = 2, END_BESIDE = 4, END_UNJUDGED = 8 };
+enum { END_DUMPABLE = 1, END_INTERRUPTIBLE = 2, END_BESIDE = 4, END_UNJUDGED = 8, END_TAG_RSS = 16 };
 
 #endif

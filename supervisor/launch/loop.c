@@ -1,7 +1,7 @@
 /* The two threads of the init after the setup, and the process trees of commands.
  *
  * Membership: every process of command n has the mark tag_base + n, its hard limit
- * RLIMIT_RTTIME. The main thread sets it before the child may call execve. Every
+ * RLIMIT_RTTIME, or RLIMIT_RSS where that cannot be set. The main thread sets it before the child may call execve. Every
  * process inherits it, and the filter refuses to change it. It survives setsid, double
  * forks and the end of parents. It needs no cgroup, and no helper process that a
  * command could kill.
@@ -264,7 +264,7 @@ static void visit(pid_t pid, uint64_t only, int sig, uint32_t *leftover)
 	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (pidfd < 0 && errno != EPERM) /* EPERM: a filter above refuses it, and the number must do */
 		return;
-	if (prlimit(pid, RLIMIT_RTTIME, NULL, &l) == 0 && l.rlim_max != RLIM_INFINITY && l.rlim_max > S.tag_base) {
+	if (prlimit(pid, S.tag_limit, NULL, &l) == 0 && l.rlim_max != RLIM_INFINITY && l.rlim_max > S.tag_base) {
 		struct command *c = by_serial(l.rlim_max - S.tag_base);
 		if (c) {
 			if (leftover && c->exited && !c->reported && c->found < 64)
@@ -396,7 +396,7 @@ static void mark_forked(void)
 			uint8_t type, pad[7];
 			uint64_t serial;
 		} m = { .type = MSG_MARKED, .serial = c->serial };
-		if (prlimit(c->pid, RLIMIT_RTTIME, &l, NULL) < 0)
+		if (prlimit(c->pid, S.tag_limit, &l, NULL) < 0)
 			die(errno, "mark command", "");
 		if (send_msg(FD_CONTROL, &m, sizeof m, NULL, 0) < 0)
 			end_session();

@@ -6,10 +6,11 @@ import (
 	"errors"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/seccomp/target"
 )
 
 // endGrace is the time that the init of a session without namespaces has to end its
@@ -60,13 +61,7 @@ func killIfMarked(pid int, base uint64) bool {
 	if err != nil {
 		return false
 	}
-	_, rest, found := strings.Cut(string(text), "Max realtime timeout")
-	fields := strings.Fields(rest)
-	if !found || len(fields) < 2 {
-		return false
-	}
-	mark, err := strconv.ParseUint(fields[1], 10, 64)
-	if err != nil || mark <= base || mark >= base+tagSpan {
+	if mark, ok := target.Tag(text); !ok || mark <= base || mark >= base+tagSpan {
 		return false
 	}
 	if fd < 0 {

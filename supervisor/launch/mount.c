@@ -200,6 +200,31 @@ static void announce_fuse(int dev, const char *tag)
 		die(got < 0 ? errno : EBADMSG, "wait for the server of", tag);
 }
 
+/* Mounts FUSE by mount(2). Where move_mount(2) asks the server for the root, it waits for
+   one that is not there yet, or is refused the root of a path that is denied. */
+static void mount_fuse(const char *target, int is_dir, uint64_t attrs, const char *const *options, uint32_t n)
+{
+	char data[4096] = "", name[40];
+	const char *source = "";
+	size_t len = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		if (strncmp(options[i], "source=", 7) == 0) {
+			source = options[i] + 7;
+			continue;
+		}
+		len += (size_t)snprintf(data + len, sizeof data - len, "%s%s", len ? "," : "", options[i]);
+		if (len >= sizeof data)
+			die(E2BIG, "mount options of", target);
+	}
+	int to = open_target(target, is_dir);
+	if (to < 0)
+		die(errno, "make mount point", target);
+	snprintf(name, sizeof name, "/proc/self/fd/%d", to);
+	if (mount(source, name, "fuse", attrs, data) < 0)
+		die(errno, "mount FUSE at", target);
+	close(to);
+}
+
 static void op_fs(struct reader *r)
 {
 	const char *options[32];
@@ -230,9 +255,12 @@ static void op_fs(struct reader *r)
 		snprintf(fd_option, sizeof fd_option, "fd=%d", dev);
 		options[n++] = fd_option;
 	}
-	attach(make_fs(type, target, attrs, options, n), target, is_dir);
-	if (dev >= 0)
-		announce_fuse(dev, tag);
+	if (dev < 0) {
+		attach(make_fs(type, target, attrs, options, n), target, is_dir);
+		return;
+	}
+	mount_fuse(target, is_dir, attrs, options, n);
+	announce_fuse(dev, tag);
 }
 
 /* -- the other operations -- */
@@ -297,6 +325,31 @@ static void op_symlink(struct reader *r)
 	close(parent);
 }
 
+/* Mounts a file on a file, and closes it. mount(2) does it everywhere: kernels that take
+   directories alone have open_tree(2), too. The attributes come before the next
+   operation, and no command runs yet. */
+static void bind_file(int from, const char *target, uint64_t attrs)
+{
+	char source[40], name[40];
+	int to = open_target(target, 0);
+	if (to < 0)
+		die(errno, "make mount point", target);
+	snprintf(source, sizeof source, "/proc/self/fd/%d", from);
+	snprintf(name, sizeof name, "/proc/self/fd/%d", to);
+	if (mount(source, name, NULL, MS_BIND, NULL) < 0)
+		die(errno, "mount", target);
+	close(to);
+	close(from);
+	if ((to = open_mounted(target)) < 0)
+		die(errno, "open mount", target);
+	if (set_attr(to, attrs, 0) < 0) {
+		if (errno != ENOSYS)
+			die(errno, "set mount attributes of", target);
+		remount(target, attrs, 0, open_mounted);
+	}
+	close(to);
+}
+
 static void op_bind(struct reader *r)
 {
 	const char *source = read_str(r), *target = read_str(r);
@@ -305,24 +358,21 @@ static void op_bind(struct reader *r)
 	if (r->bad)
 		return;
 	int rec = flags & FLAG_RECURSIVE;
-	int from = AT_FDCWD;
-	if (flags & FLAG_BENEATH) {
-		from = open_beneath(source, O_PATH);
-		source = "";
+	int from = flags & FLAG_BENEATH ? open_beneath(source, O_PATH) : open(source, O_PATH | O_CLOEXEC);
+	struct stat st;
+	if (from >= 0 && fstat(from, &st) == 0 && !S_ISDIR(st.st_mode)) {
+		bind_file(from, target, attrs);
+		return;
 	}
-	int mnt = from == -1 ? -1 : (int)syscall(SYS_open_tree, from, source,
+	int mnt = from < 0 ? -1 : (int)syscall(SYS_open_tree, from, "",
 	                 OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | (rec ? AT_RECURSIVE : 0));
 	if (mnt < 0) {
 		if (errno == ENOENT && (flags & FLAG_OPTIONAL))
 			return;
-		die(errno, "open mount source", source[0] ? source : target);
+		die(errno, "open mount source", source);
 	}
-	if (from >= 0)
-		close(from);
-	struct stat st;
-	if (fstat(mnt, &st) < 0)
-		die(errno, "look at", target);
-	attach_with(mnt, attrs, rec, target, S_ISDIR(st.st_mode));
+	close(from);
+	attach_with(mnt, attrs, rec, target, 1);
 }
 
 static void op_attr(struct reader *r)
@@ -365,10 +415,10 @@ static void op_mask(struct reader *r)
 		attach(make_fs("tmpfs", target, attrs | MOUNT_ATTR_NODEV, options, 2), target, 1);
 		return;
 	}
-	int mnt = (int)syscall(SYS_open_tree, AT_FDCWD, "/dev/null", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-	if (mnt < 0)
+	int null = open("/dev/null", O_PATH | O_CLOEXEC);
+	if (null < 0)
 		die(errno, "mask", target);
-	attach_with(mnt, attrs, 0, target, 0);
+	bind_file(null, target, attrs);
 }
 
 void setup_mount_op(uint32_t op, struct reader *r)

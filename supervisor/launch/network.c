@@ -24,8 +24,9 @@ void bring_up_loopback(void)
 	memcpy(ifr.ifr_name, "lo", 3);
 	if (ioctl(s, SIOCGIFFLAGS, &ifr) < 0)
 		die(errno, "bring up loopback", "");
+	int is_up = ifr.ifr_flags & IFF_UP; /* then a kernel need not be able to change it */
 	ifr.ifr_flags |= IFF_UP | IFF_RUNNING;
-	if (ioctl(s, SIOCSIFFLAGS, &ifr) < 0)
+	if (!is_up && ioctl(s, SIOCSIFFLAGS, &ifr) < 0)
 		die(errno, "bring up loopback", "");
 	close(s);
 }

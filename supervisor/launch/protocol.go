@@ -79,6 +79,7 @@ const (
 	endInterruptible = 2
 	endBeside        = 4
 	endUnjudged      = 8
+	endTagRSS        = 16
 
 	commandTTY = 1
 )

@@ -98,9 +98,10 @@ void drop_privileges(struct reader *r)
 		r->bad = 1;
 		return;
 	}
-	/* uid 0 of a user namespace gains nothing by execve */
+	/* uid 0 of a user namespace gains nothing by execve. A kernel without these bits
+	   refuses them (EPERM); it is enough that the bounding set is emptied next. */
 	if (!(flags & CREDS_KEEP) && prctl(PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_KEEP_CAPS_LOCKED |
-	          SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED, 0, 0, 0) < 0)
+	          SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED, 0, 0, 0) < 0 && errno != EPERM)
 		die(errno, "set securebits", "");
 	if (!(flags & CREDS_KEEP))
 		drop_bounding();

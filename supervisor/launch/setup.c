@@ -77,14 +77,15 @@ static void run_op(uint32_t op, struct reader *r)
 	}
 }
 
-/* Checks that marks can be set: RLIMIT_RTTIME, which holds them, must be unlimited. */
+/* Checks that marks can be set: the limit that holds them must be unlimited. */
 static void check_tag_limit(void)
 {
+	const char *name = S.tag_limit == RLIMIT_RSS ? "RLIMIT_RSS" : "RLIMIT_RTTIME";
 	struct rlimit l;
-	if (getrlimit(RLIMIT_RTTIME, &l) < 0)
-		die(errno, "read resource limit", "RLIMIT_RTTIME");
+	if (getrlimit(S.tag_limit, &l) < 0)
+		die(errno, "read resource limit", name);
 	if (l.rlim_max != RLIM_INFINITY)
-		die(ERANGE, "mark commands: the hard limit RLIMIT_RTTIME must be unlimited", "");
+		die(ERANGE, "mark commands: this hard limit must be unlimited:", name);
 }
 
 static void without_namespaces(uint64_t tag_base)
@@ -121,7 +122,6 @@ static int own_processes(uint32_t first, struct reader *r)
 
 void run_setup(struct reader *r)
 {
-	check_tag_limit();
 	for (uint32_t i = 0;; i++) {
 		uint32_t op = read_u32(r);
 		if (i == 0 && own_processes(op, r) && !r->bad)
@@ -137,12 +137,14 @@ void run_setup(struct reader *r)
 		}
 	}
 	uint32_t flags = read_u32(r);
-	if (r->bad || r->p != r->end || (flags & ~(END_DUMPABLE | END_INTERRUPTIBLE | END_BESIDE | END_UNJUDGED)))
+	if (r->bad || r->p != r->end || (flags & ~(END_DUMPABLE | END_INTERRUPTIBLE | END_BESIDE | END_UNJUDGED | END_TAG_RSS)))
 		die(EBADMSG, "read setup: malformed end", "");
 	S.dumpable = flags & END_DUMPABLE;
 	S.interruptible = flags & END_INTERRUPTIBLE;
 	S.beside = flags & END_BESIDE;
 	S.unjudged = flags & END_UNJUDGED;
+	S.tag_limit = flags & END_TAG_RSS ? RLIMIT_RSS : RLIMIT_RTTIME;
+	check_tag_limit();
 	if (S.root >= 0 || (!S.filter.data && !S.trace_filter.data))
 		die(EBADMSG, "read setup: no new root or no filter", "");
 	/* The change of the user cleared this. If the supervisor ended in between, the

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/layout"
+	"agentsh/supervisor/launch"
 	"agentsh/supervisor/probe/trial"
 )
 
@@ -142,7 +143,7 @@ var candidates = []candidate{
 	{
 		"other_namespaces",
 		"ipc, uts and cgroup namespaces",
-		within(trial.Nothing, unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP),
+		within(trial.Nothing, launch.OtherNamespaces()),
 		changeContainer,
 	},
 	{

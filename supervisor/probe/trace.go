@@ -103,9 +103,9 @@ func tryTraced() (string, error) {
 	if err := ptrace(unix.PTRACE_SEIZE, a.PID, unix.PTRACE_O_TRACESECCOMP|unix.PTRACE_O_EXITKILL); err != nil {
 		return "", fmt.Errorf("PTRACE_SEIZE: %w", err)
 	}
-	var status unix.WaitStatus
-	if _, err := unix.Wait4(a.PID, &status, unix.WALL|unix.WNOTHREAD, nil); err != nil {
-		return "", fmt.Errorf("wait for the stop: %w", err)
+	status, err := waitForEvent(a.PID)
+	if err != nil {
+		return "", err
 	}
 	if !status.Stopped() || int(status)>>16 != unix.PTRACE_EVENT_SECCOMP {
 		return "", fmt.Errorf("the traced thread did not stop in its call: status %#x", uint32(status))
@@ -124,6 +124,22 @@ func tryTraced() (string, error) {
 		return "", fmt.Errorf("PTRACE_DETACH: %w", err)
 	}
 	return "stop, registers, answer", nil
+}
+
+// waitForEvent waits for a stop that is no signal, and passes signals on: the runtime of
+// the traced process sends some to itself.
+func waitForEvent(pid int) (status unix.WaitStatus, err error) {
+	for {
+		if _, err := unix.Wait4(pid, &status, unix.WALL|unix.WNOTHREAD, nil); err != nil {
+			return 0, fmt.Errorf("wait for the stop: %w", err)
+		}
+		if !status.Stopped() || int(status)>>16 != 0 {
+			return status, nil
+		}
+		if err := ptrace(unix.PTRACE_CONT, pid, int(status.StopSignal())); err != nil {
+			return 0, fmt.Errorf("PTRACE_CONT: %w", err)
+		}
+	}
 }
 
 // tryMemory reads the memory of a descendant by /proc/PID/mem.

@@ -99,6 +99,11 @@ func (n *namespaces) mounts(p *policy.Policy, plan *Plan, files Files) ([]launch
 		}
 		out = append(out, launch.Mount{Kind: launch.Tmpfs, Target: dir, Size: scratchBytes, Mode: mode})
 	}
+	for _, o := range plan.open { // those in a private directory come after it
+		if Below(o.path, plan.Private...) {
+			out = append(out, o.mount())
+		}
+	}
 	for _, name := range plan.masked {
 		out = append(out, launch.Mount{Kind: launch.Mask, Target: name})
 	}
@@ -132,7 +137,9 @@ func (v *Plan) treeMounts() []launch.Mount {
 		out = append(out, launch.Mount{Kind: launch.Symlink, Source: l.target, Target: l.path})
 	}
 	for _, o := range v.open {
-		out = append(out, launch.Mount{Kind: launch.Bind, Source: o.backing, Target: o.path, ReadOnly: !o.write, NoExec: o.noExec})
+		if !Below(o.path, v.Private...) {
+			out = append(out, o.mount())
+		}
 	}
 	return append(out, launch.Mount{Kind: launch.Proc, Target: "/proc"}, launch.Mount{Kind: launch.Dev, Target: "/dev"})
 }

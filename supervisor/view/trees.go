@@ -122,3 +122,8 @@ func (v *Plan) reaches(u User) error {
 	}
 	return nil
 }
+
+// mount is the step that shows the tree.
+func (o openTree) mount() launch.Mount {
+	return launch.Mount{Kind: launch.Bind, Source: o.backing, Target: o.path, ReadOnly: !o.write, NoExec: o.noExec}
+}

@@ -2,12 +2,12 @@
 # Container engines with their default profiles. Sourced by run.sh.
 
 # docker_ready starts a daemon of our own, in network and mount namespaces of its
-# own, and imports the root. docker is then the client of it.
+# own, and imports the root. docker is then the client of it. Arguments are the daemon's.
 docker_ready() {
 	local dir
 	dir=$(debian_root)
 	setsid unshare -n -m bash -c 'ip link set lo up; exec dockerd --data-root "$1/docker" --exec-root "$1/docker-exec" \
-		-H "unix://$1/docker.sock" --pidfile "$1/docker.pid"' dockerd "$work" >"$work/dockerd.log" 2>&1 &
+		-H "unix://$1/docker.sock" --pidfile "$1/docker.pid" "${@:2}"' dockerd "$work" "$@" >"$work/dockerd.log" 2>&1 &
 	daemon=$!
 	export DOCKER_HOST=unix://$work/docker.sock
 	local i
@@ -85,27 +85,43 @@ podman_run() {
 place_podman() { podman_run podman; }
 place_podman_unmasked() { podman_run podman-unmasked --security-opt unmask=ALL; }
 
-# runsc_version is of 2026-09-05, on the branch that `go install` can build.
-runsc_version=v0.0.0-20260905035102-160fafc42237
-
-place_gvisor() {
-	local dir runsc=$CACHE/runsc-$runsc_version/runsc status=0
-	if [ ! -x "$runsc" ]; then
-		CGO_ENABLED=0 GOBIN=${runsc%/*} GOFLAGS=-mod=mod "${GO:-go}" install "gvisor.dev/gvisor/runsc@$runsc_version" >&2
-	fi
-	dir=$(debian_root)
+# gvisor_bundle is what runs in gVisor; RUNSC is the program, which make builds once.
+gvisor_bundle() {
+	[ -x "${RUNSC:-}" ] || { echo "RUNSC=${RUNSC:-} is no program: run 'make places PLACES=$1'" >&2; return 1; }
 	bundle "$work/places"
+	RACE_N=${RACE_N:-20} with_probes "$work/places" "$1"
+}
+
+# in_gvisor has the checks, then the probes.
+in_gvisor='SCRATCH=/tmp sh /places/check.sh /places; [ ! -e /places/probes.sh ] || bash /places/probes.sh'
+
+# runsc alone, with the capabilities that Docker gives, and a network without a way out.
+place_gvisor() {
+	local dir status=0 capabilities='["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_FOWNER","CAP_FSETID","CAP_KILL","CAP_SETGID","CAP_SETUID",
+		"CAP_SETPCAP","CAP_NET_BIND_SERVICE","CAP_NET_RAW","CAP_SYS_CHROOT","CAP_MKNOD","CAP_AUDIT_WRITE","CAP_SETFCAP"]'
+	gvisor_bundle gvisor
+	dir=$(debian_root)
 	mkdir -p "$work/bundle"
 	cat >"$work/bundle/config.json" <<-JSON
 		{"ociVersion": "1.0.0", "hostname": "places", "root": {"path": "$dir", "readonly": false},
-		 "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["sh", "/places/check.sh", "/places"],
-		  "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SCRATCH=/tmp"],
-		  "capabilities": {"bounding": ["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_SETUID","CAP_SETGID","CAP_KILL"], "effective": ["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_SETUID","CAP_SETGID","CAP_KILL"], "permitted": ["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_SETUID","CAP_SETGID","CAP_KILL"]}},
+		 "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["sh", "-c", "$in_gvisor"],
+		  "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+		  "capabilities": {"bounding": $capabilities, "effective": $capabilities, "permitted": $capabilities}},
 		 "mounts": [{"destination": "/proc", "type": "proc"}, {"destination": "/tmp", "type": "tmpfs"},
+		  {"destination": "/dev", "type": "tmpfs"}, {"destination": "/sys", "type": "sysfs"},
 		  {"destination": "/places", "type": "bind", "source": "$work/places", "options": ["ro", "rbind"]}],
 		 "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "network"}]}}
 	JSON
-	"$runsc" --root="$work/runsc" --platform=systrap --network=none --ignore-cgroups run --bundle "$work/bundle" "places$$" || status=$?
+	"$RUNSC" --root="$work/runsc" --platform=systrap --network=none --ignore-cgroups run --bundle "$work/bundle" "places$$" </dev/null | cat || status=$?
 	umount "$work/runsc/null-netns" 2>/dev/null || true # runsc leaves it behind
 	return $status
+}
+
+# runsc as a runtime of Docker, without a flag of Docker's.
+place_gvisor_docker() {
+	gvisor_bundle gvisor-docker
+	printf '#!/bin/sh\nexec "%s" --platform=systrap --network=none --ignore-cgroups "$@"\n' "$RUNSC" >"$work/runsc.sh"
+	chmod 755 "$work/runsc.sh"
+	docker_ready "--add-runtime=gvisor=$work/runsc.sh"
+	docker run --rm --runtime=gvisor -v "$work/places:/places:ro" places:root sh -c "$in_gvisor"
 }

@@ -3,12 +3,13 @@
 #
 #   run.sh PLACE ...      UPDATE=1: record what came out instead
 #
-# Places: musl no-fuse no-userns docker-root docker-user podman podman-unmasked gvisor
+# Places: musl no-fuse no-userns docker-root docker-user podman podman-unmasked gvisor gvisor-docker
 #         kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
 #
 # CACHE     kernels, root file systems and images, made when they are missing (/var/tmp/agentsh-places)
 # EVASIONS  the corpus of bypasses; its probes run in the places that have what they need
-# RACE_N    tries of its races (200, in virtual machines 20)
+# RACE_N    tries of its races (200, in virtual machines and gVisor 20)
+# RUNSC     gVisor's program, for the places in it
 #
 # A place fails when a check differs from golden.tsv, when it prints nothing, and when its
 # probes did not run or one of them was not held. The exit status is 0 without a failure.
@@ -78,7 +79,7 @@ one() {
 wants_probes() {
 	[ -x "$corpus/run-all.sh" ] || return 1
 	# The corpus needs root outside, python3 and bash; its programs are built for this machine.
-	case $1 in musl | gvisor | arm64-* | docker-user | no-userns) return 1 ;; esac
+	case $1 in musl | arm64-* | docker-user | no-userns) return 1 ;; esac
 }
 
 [ -x "$corpus/run-all.sh" ] || echo "places: no corpus in $corpus: no probes run" >&2

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -63,7 +64,71 @@ func probeFUSE() (string, error) {
 		return "", err
 	}
 	defer d.close()
+	if err := d.lookMissing(); err != nil {
+		return "", err
+	}
 	return fmt.Sprintf("protocol %d.%d", d.major, d.minor), nil
+}
+
+// lookMissing looks for a name that the server says is missing, as a file server does, so
+// that the kernel remembers it.
+func (d *fuseDevice) lookMissing() error {
+	if err := d.answerInit(0); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { // ends with its answer, or with the device
+		var st unix.Stat_t
+		done <- unix.Fstatat(d.mount, "missing", &st, unix.AT_SYMLINK_NOFOLLOW)
+	}()
+	go d.serveEmpty()
+	select {
+	case err := <-done:
+		if err = MustFail("looking at a file that is missing", err, unix.ENOENT); err != nil {
+			return fmt.Errorf("the kernel does not know negative entries: %w", err)
+		}
+		return nil
+	case <-time.After(watchTimeout):
+		return errors.New("the kernel asks for nothing that answers a lookup")
+	}
+}
+
+// serveEmpty answers requests about an empty root directory until the device is closed.
+func (d *fuseDevice) serveEmpty() {
+	const (
+		lookup, getAttr    = 1, 3    // FUSE_LOOKUP, FUSE_GETATTR
+		entrySize, attrEnd = 128, 16 // of fuse_entry_out; where the attributes begin in fuse_attr_out
+		attrSize           = 88
+	)
+	buf := make([]byte, 256<<10)
+	for {
+		n, err := unix.Read(d.device, buf)
+		if err != nil || n < 40 {
+			return
+		}
+		var body []byte
+		failure := int32(-int32(unix.ENOSYS))
+		switch binary.NativeEndian.Uint32(buf[4:]) {
+		case lookup:
+			body, failure = make([]byte, entrySize), 0 // node 0 is missing
+			binary.NativeEndian.PutUint64(body[16:], 1)
+		case getAttr:
+			body, failure = make([]byte, attrEnd+attrSize), 0
+			attr := body[attrEnd:]
+			binary.NativeEndian.PutUint64(attr, 1)
+			binary.NativeEndian.PutUint32(attr[60:], unix.S_IFDIR|0o755)
+			binary.NativeEndian.PutUint32(attr[64:], 2)
+			binary.NativeEndian.PutUint32(attr[68:], uint32(os.Geteuid()))
+			binary.NativeEndian.PutUint32(attr[72:], uint32(os.Getegid()))
+		}
+		out := make([]byte, 16, 16+len(body))
+		binary.NativeEndian.PutUint32(out, uint32(16+len(body)))
+		binary.NativeEndian.PutUint32(out[4:], uint32(failure))
+		copy(out[8:], buf[8:16])
+		if _, err := unix.Write(d.device, append(out, body...)); err != nil {
+			return
+		}
+	}
 }
 
 // Of linux/fuse.h.

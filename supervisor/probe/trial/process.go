@@ -111,9 +111,11 @@ func Loopback() (string, error) {
 	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, request); err != nil {
 		return "", fmt.Errorf("flags of lo: %w", err)
 	}
-	request.SetUint16(request.Uint16() | unix.IFF_UP)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
-		return "", fmt.Errorf("bring up lo: %w", err)
+	if flags := request.Uint16(); flags&unix.IFF_UP == 0 { // else a kernel need not be able to change it
+		request.SetUint16(flags | unix.IFF_UP)
+		if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
+			return "", fmt.Errorf("bring up lo: %w", err)
+		}
 	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
