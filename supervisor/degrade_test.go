@@ -53,7 +53,7 @@ var limitedMachines = []limitedMachine{
 	{name: "no ptrace", without: []string{testenv.WithoutPtrace}, mechanism: "exec_verify", steps: []string{"verify programs by ptrace"},
 		events: []string{"without exec_verify (", "env_inject is not put back"}},
 	{name: "no FUSE", prefix: []string{"unshare", "-m", "sh", "-ec", `mount --bind /dev/null /dev/fuse; exec "$@"`, "sh"}, mechanism: "file_server",
-		steps: []string{"create file system fuse"}, events: []string{"without file_server ("}, nested: true},
+		steps: []string{"mount FUSE at"}, events: []string{"without file_server ("}, nested: true},
 	{name: "no namespaces", without: []string{testenv.WithoutNamespaces}, mechanism: "namespaces", steps: []string{"start session init"},
 		events: []string{"without namespaces (", "without file_server (", "Landlock alone"}, nested: true},
 }

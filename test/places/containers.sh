@@ -16,7 +16,7 @@ docker_ready() {
 		[ "$i" != 360 ] || { tail -5 "$work/dockerd.log" >&2; return 1; }
 		sleep 0.5
 	done
-	tar -C "$dir" --exclude=./places --exclude=./scratch -cf - . | docker import - places:root >/dev/null
+	tar -C "$dir" --exclude=./places --exclude=./scratch --exclude="./.gvisor.filestore.*" -cf - . | docker import - places:root >/dev/null
 }
 
 # stop_daemon ends the daemon and what it started.
@@ -65,7 +65,7 @@ podman_ready() {
 		graphroot = "$work/podman-root"
 		runroot = "$work/podman-run"
 	CONF
-	podman image exists places:root || tar -C "$dir" --exclude=./places --exclude=./scratch -cf - . | podman import -q - places:root >/dev/null
+	podman image exists places:root || tar -C "$dir" --exclude=./places --exclude=./scratch --exclude="./.gvisor.filestore.*" -cf - . | podman import -q - places:root >/dev/null
 }
 
 podman_run() {
@@ -112,7 +112,7 @@ place_gvisor() {
 		  {"destination": "/places", "type": "bind", "source": "$work/places", "options": ["ro", "rbind"]}],
 		 "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "network"}]}}
 	JSON
-	"$RUNSC" --root="$work/runsc" --platform=systrap --network=none --ignore-cgroups run --bundle "$work/bundle" "places$$" </dev/null | cat || status=$?
+	"$RUNSC" --root="$work/runsc" --platform=systrap --network=none --ignore-cgroups --overlay2=root:memory run --bundle "$work/bundle" "places$$" </dev/null | cat || status=$?
 	umount "$work/runsc/null-netns" 2>/dev/null || true # runsc leaves it behind
 	return $status
 }

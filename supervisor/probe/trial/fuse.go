@@ -107,7 +107,7 @@ func (d *fuseDevice) serveEmpty() {
 			return
 		}
 		var body []byte
-		failure := int32(-int32(unix.ENOSYS))
+		failure := -int32(unix.ENOSYS)
 		switch binary.NativeEndian.Uint32(buf[4:]) {
 		case lookup:
 			body, failure = make([]byte, entrySize), 0 // node 0 is missing
