@@ -118,7 +118,9 @@ type PlanOptions struct {
 // notified.
 func DefaultPlan(o PlanOptions) (p Plan) {
 	p = Plan{Refused: kernelAnswered, Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
-	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, tagRefusals(TagLimit), socketRefusals, terminalRefusals, o.Signals.refused()} {
+	for _, list := range [][]Refusal{
+		kernelRefusals, mountRefusals, processRefusals, tagRefusals(TagLimit), socketRefusals, terminalRefusals, o.Signals.refused(),
+	} {
 		p.Reported = append(p.Reported, list...)
 	}
 	if o.Threads {
