@@ -164,7 +164,7 @@ evasions: build ## the external corpus of bypasses in the directory EVASIONS
 # below /proc, which it cannot hold, and what only a listener has.
 trace: deps-check build ## the tests of sessions with the trace engine: 10 minutes
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ENGINE=trace $(GO) test -p 1 -timeout 30m -skip \
-		'TestAMachineWithoutAMechanism|TestTheCallerLearns|OfProc|Opener|TestAnExchangedNameOpens|TestADirectoryThatCannotBeSearched|CannotBeBoundAreRefused/traced|BehindAFollower|FollowedAreBounded|IsLetGo' \
+		'TestAMachineWithoutAMechanism|TestTheCallerLearns|OfProc|Opener|TestAnExchangedNameOpens|TestADirectoryThatCannotBeSearched|BehindAFollower|FollowedAreBounded|IsLetGo' \
 		./supervisor ./supervisor/notify/...
 
 # The corpus below listeners of another supervisor: test/outer/outer.c.

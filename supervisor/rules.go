@@ -62,7 +62,7 @@ func nestedInject(p *policy.Policy, c view.Confinement, inject map[string]string
 
 // notify is what the notification loop needs of the rules.
 func (r *rules) notify() notify.Rules {
-	return notify.Rules{Evaluate: r.evaluate, Identify: r.known.Of, Inject: r.inject, EvaluateRead: r.evaluateRead}
+	return notify.Rules{Evaluate: r.evaluate, Prompt: true, Identify: r.known.Of, Inject: r.inject, EvaluateRead: r.evaluateRead}
 }
 
 // evaluateRead decides on reading a file below [notify.Emulated], by the rules

@@ -119,6 +119,54 @@ func (t *Target) Resolve(l Lookup) (*Handle, error) {
 	return h, nil
 }
 
+// ResolveCached is Resolve for an absolute path, without waiting: it returns nil unless every
+// name of the path is in the kernel's memory, and the file is one that known accepts. Only
+// the status that needs no request to a file system is read before.
+func (t *Target) ResolveCached(l Lookup, known func(*unix.Statx_t) bool) *Handle {
+	if !strings.HasPrefix(l.Path, "/") {
+		return nil
+	}
+	root, err := t.rootFD()
+	if err != nil {
+		return nil
+	}
+	const cached = 0x20 // RESOLVE_CACHED
+	flags := uint64(unix.O_PATH | unix.O_CLOEXEC)
+	if l.NoFollow {
+		flags |= unix.O_NOFOLLOW
+	}
+	fd, err := unix.Openat2(root, l.Path, &unix.OpenHow{
+		Flags: flags, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | cached,
+	})
+	if err != nil {
+		return nil
+	}
+	h := &Handle{fd: fd}
+	var s unix.Statx_t
+	const status = unix.STATX_BASIC_STATS
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, status, &s) != nil || !known(&s) ||
+		unix.Fstat(fd, &h.Stat) != nil || t.name(h, true) != nil {
+		h.Close()
+		return nil
+	}
+	return h
+}
+
+// Quick reports whether the status and the first bytes of the file are read without a
+// request to another program or machine.
+func (h *Handle) Quick() bool {
+	var s unix.Statfs_t
+	if unix.Fstatfs(h.fd, &s) != nil {
+		return false
+	}
+	switch s.Type {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
+		unix.SQUASHFS_MAGIC, unix.EROFS_SUPER_MAGIC_V1, unix.F2FS_SUPER_MAGIC:
+		return true
+	}
+	return false
+}
+
 // lookup opens the file. walked is true if the kernel found it in one walk from
 // the thread's root. Then the file is at its path, and nothing is mounted over
 // it.

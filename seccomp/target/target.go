@@ -101,6 +101,9 @@ func OpenCall(tid int) (*Target, error) {
 
 func (t *Target) openMemory() (err error) {
 	t.mem, err = unix.Openat(t.proc, "mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ESRCH) {
+		err = ErrGone // it ends, and has no memory any more
+	}
 	if err != nil {
 		return fmt.Errorf("open /proc/%d/mem: %w", t.TID, err)
 	}

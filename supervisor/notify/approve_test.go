@@ -176,7 +176,7 @@ func realLoader(t *testing.T) string {
 }
 
 func TestAPersonDecidesASignal(t *testing.T) {
-	s := &session{t: t}
+	s := &session{t: t, traced: traced}
 	s.done = make(chan error, 1)
 	cmd := exec.Command("/bin/bash", "-c", "trap 'echo got' USR1; kill -USR1 $$; kill -USR2 $$ 2>/dev/null || echo kept; exit 0")
 	cmd.Stdout = &s.out

@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -41,9 +44,9 @@ func BenchmarkNestedExec(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer log.Close()
-	cfg := Config{Rules: Rules{Evaluate: p.Evaluate, Identify: ids.Of}, Emit: func(e wire.Event) error { return log.Append(e) }}
+	cfg := Config{Rules: Rules{Evaluate: p.Evaluate, Prompt: true, Identify: ids.Of}, Emit: func(e wire.Event) error { return log.Append(e) }}
 	const each = "300"
-	var native, supervised, injected []float64
+	var native, supervised, injected, processor []float64
 	nanos := func(text string) float64 {
 		n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 		if err != nil {
@@ -57,16 +60,57 @@ func BenchmarkNestedExec(b *testing.B) {
 			b.Fatal(err)
 		}
 		native = append(native, nanos(string(out)))
+		before := processorTime(b)
 		supervised = append(supervised, nanos(run(b, cfg, filepath.Join(bin, "spawn"), "/bin/true", each).out.String()))
+		processor = append(processor, float64(processorTime(b)-before)/300)
 		cfg := cfg
 		cfg.Inject = []string{"BASH_ENV=/opt/start.sh"}
 		injected = append(injected, nanos(run(b, cfg, filepath.Join(bin, "spawn"), "/bin/true", each).out.String()))
 	}
 	b.ReportMetric(median(native)/1e3, "us/native")
+	b.ReportMetric(median(processor)/1e3, "us/processor")
 	b.ReportMetric(median(supervised)/1e3, "us/supervised")
 	b.ReportMetric(median(supervised)/median(native), "ratio")
 	b.ReportMetric(median(injected)/median(native), "ratio-env")
 	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkSpawnBesideIdle is the time of a spawn beside idle processes of the same command,
+// by engine and number of processes.
+func BenchmarkSpawnBesideIdle(b *testing.B) {
+	bin, _ := place(b)
+	for _, e := range engines {
+		for _, n := range []string{"0", "1000", "3000", "10000"} {
+			b.Run(e.name+"/"+n, func(b *testing.B) {
+				var times []float64
+				for b.Loop() {
+					s := &session{t: b, done: make(chan error, 1), traced: e.traced}
+					cmd := exec.Command(filepath.Join(bin, "processes"), "idle", n,
+						"/bin/sh", "-c", filepath.Join(bin, "spawn")+" /bin/true 300; kill -9 0")
+					cmd.Stdout, cmd.Stderr = &s.out, &s.out
+					s.start(Config{Rules: Rules{Evaluate: withoutUSR2, Prompt: e.prompt}}, CommandInfo{ID: "c1"}, cmd)
+					s.end()
+					nanos, err := strconv.ParseFloat(strings.TrimSpace(s.out.String()), 64)
+					if err != nil {
+						b.Fatalf("printed %q", &s.out)
+					}
+					times = append(times, nanos)
+				}
+				b.ReportMetric(median(times)/1e3, "us/spawn")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// processorTime is what this process has used, without its children. It does not depend on
+// the load of the machine.
+func processorTime(b *testing.B) time.Duration {
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // BenchmarkInterruptedExec counts the execs that end with EINTR when a timer of

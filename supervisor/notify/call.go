@@ -24,6 +24,8 @@ type call struct {
 	rules    Rules
 	start    time.Time // when it was received
 	answered atomic.Bool
+	// direct says that the thread of the engine answers the call: see [Loop.direct].
+	direct bool
 	// untimed says that the call is answered and its thread now waits for an exec,
 	// which has no deadline.
 	untimed atomic.Bool

@@ -213,7 +213,7 @@ func TestALoopEndsWhileAnInterpreterIsFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &session{t: t, done: make(chan error, 1), ctx: ctx}
+	s := &session{t: t, done: make(chan error, 1), ctx: ctx, traced: traced}
 	out, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -90,7 +90,7 @@ func (h *execs) answer(c *call, args execArgs) (answer, error) {
 	}
 	a := &attempt{rules: c.rules}
 	a.budget = &h.budget
-	a.copies = !h.unverified
+	a.copies, a.direct = !h.unverified, c.direct
 	moved := false // to another thread, which closes a
 	defer func() {
 		if !moved {
@@ -98,6 +98,9 @@ func (h *execs) answer(c *call, args execArgs) (answer, error) {
 		}
 	}()
 	if err := a.read(t, args); err != nil {
+		if errors.Is(err, errWaits) {
+			return noAnswer, err
+		}
 		if !c.valid() {
 			return noAnswer, errGone
 		}
@@ -122,6 +125,7 @@ func (h *execs) answer(c *call, args execArgs) (answer, error) {
 func (h *execs) apply(c *call, a *attempt, moved *bool) (answer, error) {
 	onThread := func(f func(*call, *attempt) (answer, error)) (answer, error) {
 		*moved = true
+		c.direct, a.direct = false, false
 		return h.tasks.answerOnThread(c, func(c *call) (answer, error) { return f(c, a) }, a.closeUnlessGiven)
 	}
 	switch {
@@ -180,6 +184,9 @@ func (h *execs) describe(t *target.Target, a *attempt) error {
 	}
 	if own := a.caller.command.Rules; a.caller.depth < 0 && own.Evaluate != nil {
 		a.rules = own
+	}
+	if a.direct && a.caller.image != nil && len(a.caller.pending) > 0 {
+		return errWaits
 	}
 	if err := a.copyPending(t); err != nil {
 		return err

@@ -28,7 +28,7 @@ func TestAnOrphanIsJudgedAtBothEndsOfItsCommand(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var requests []policy.CommandRequest
-	s := &session{t: t, done: make(chan error, 1)}
+	s := &session{t: t, done: make(chan error, 1), traced: traced}
 	cmd := exec.Command(
 		"/bin/bash",
 		"-c",

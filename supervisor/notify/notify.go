@@ -134,6 +134,9 @@ type Rules struct {
 	// Evaluate decides a request, as Policy.Evaluate does. It is called from
 	// several goroutines.
 	Evaluate func(policy.Request) (policy.Decision, policy.Diagnostic)
+	// Prompt says that Evaluate never waits. An engine may then have known programs
+	// evaluated on its own threads: see [engine.Direct].
+	Prompt bool
 	// EvaluateRead decides on opening a file below Emulated for reading.
 	EvaluateRead func(path string) (policy.Decision, policy.Diagnostic)
 	// Identify returns what is known about a file, as [Identities.Of] does. Nil: nothing
@@ -236,6 +239,9 @@ func New(cfg Config) *Loop {
 		return proceed, nil
 	}
 	addArch(l.handlers, files)
+	if d, ok := cfg.Engine.(engine.Direct); ok {
+		d.AnswerDirectly(l.directly)
+	}
 	return l
 }
 

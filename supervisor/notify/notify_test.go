@@ -36,6 +36,7 @@ type session struct {
 	t      testing.TB
 	loop   *Loop
 	prog   *testenv.Filtered
+	traced bool
 	tracer *tracer.Engine // nil: a listener
 	out    bytes.Buffer
 	done   chan error
@@ -93,7 +94,7 @@ func run(t testing.TB, cfg Config, argv ...string) *session {
 func begin(t testing.TB, cfg Config, info CommandInfo, argv ...string) *session {
 	t.Helper()
 	testenv.Need(t, testenv.UserNotif)
-	s := &session{t: t, done: make(chan error, 1)}
+	s := &session{t: t, done: make(chan error, 1), traced: traced}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = &s.out, &s.out
 	s.start(cfg, info, cmd)
@@ -104,7 +105,7 @@ func (s *session) start(cfg Config, info CommandInfo, cmd *exec.Cmd, numbers ...
 	s.t.Helper()
 	numbers = append(numbers, unix.SYS_EXECVE, unix.SYS_EXECVEAT)
 	ended := make(chan struct{})
-	if traced {
+	if s.traced {
 		s.prog = testenv.StartTraced(s.t, cmd, numbers...)
 		s.tracer = tracer.New(tracer.Config{As: cfg.TraceAs, Ended: ended, Log: cfg.Log})
 		cfg.Engine = s.tracer
@@ -133,7 +134,7 @@ func (s *session) start(cfg Config, info CommandInfo, cmd *exec.Cmd, numbers ...
 			s.t.Fatal(err)
 		}
 	}
-	if traced {
+	if s.traced {
 		if info.ID == "" { // Register did not begin
 			if err := s.tracer.Begin(s.prog.Cmd.Process.Pid); err != nil {
 				s.t.Fatal(err)
@@ -234,7 +235,7 @@ func TestADenialIsWrittenBeforeItsCallerGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	programs := denying("kill")
-	s := &session{t: t, done: make(chan error, 1)}
+	s := &session{t: t, done: make(chan error, 1), traced: traced}
 	cmd := exec.Command("/bin/bash", "-c", "for i in {1..20}; do /bin/kill -0 1; kill -0 1; done 2>/dev/null; exit 0")
 	seen := map[string]int{}
 	s.start(Config{
@@ -342,6 +343,9 @@ func TestNobodyIsDeniedWhenTheCallerIsDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = s.prog.Wait()
+	if s.tracer != nil {
+		s.tracer.Wait() // it learns of the end after the kernel
+	}
 	close(release)
 	s.end()
 	if e := s.event(func(e wire.Event) bool { return e.Type == wire.EventFault }); e != nil {
@@ -394,7 +398,7 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 		s.fault("belongs to no command")
 	})
 	t.Run("an audit log that takes nothing", func(t *testing.T) {
-		s := &session{t: t, done: make(chan error, 1)}
+		s := &session{t: t, done: make(chan error, 1), traced: traced}
 		cmd := exec.Command(tries[0], tries[1:]...)
 		cmd.Stdout = &s.out
 		s.start(Config{Emit: func(e wire.Event) error {
@@ -408,7 +412,7 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 		s.fault("audit: disk full")
 	})
 	t.Run("a call without a handler", func(t *testing.T) {
-		s := &session{t: t, done: make(chan error, 1)}
+		s := &session{t: t, done: make(chan error, 1), traced: traced}
 		cmd := exec.Command("/bin/sh", "-c", "cd / 2>/dev/null || echo no")
 		cmd.Stdout = &s.out
 		s.start(Config{}, CommandInfo{ID: "c"}, cmd, unix.SYS_CHDIR)

@@ -23,7 +23,7 @@ type crowded struct {
 // crowd begins a shell script that can tell of itself through descriptor 4.
 func crowd(t *testing.T, cfg Config, script string) (s crowded, told *os.File) {
 	t.Helper()
-	s.session = &session{t: t, done: make(chan error, 1)}
+	s.session = &session{t: t, done: make(chan error, 1), traced: traced}
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.Stdout = &s.out
 	stdin, err := cmd.StdinPipe()

@@ -211,3 +211,50 @@ func (k *shebangCache) add(h *target.Handle, head []byte) {
 func versionOf(h *target.Handle) fileVersion {
 	return fileVersion{fileID{h.Stat.Dev, h.Stat.Ino}, h.Stat.Size, h.Stat.Mtim, h.Stat.Ctim}
 }
+
+// quickPrograms are programs that workers evaluated and nobody has changed since. All
+// that an evaluation reads of them is in memory.
+var quickPrograms = quickSet{known: map[fileVersion]struct{}{}}
+
+// quickSet is safe for concurrent use.
+type quickSet struct {
+	mu    sync.Mutex
+	known map[fileVersion]struct{}
+}
+
+// maxQuickSize is the largest program in bytes whose content may be read each time, because
+// its mount is not read-only.
+const maxQuickSize = 1 << 20
+
+// add adds the program of an exec that was accepted, unless a call has to wait for it.
+func (q *quickSet) add(a *attempt) {
+	h := a.files[0]
+	if len(a.files) > 1 || a.loader {
+		return
+	}
+	q.mu.Lock()
+	_, known := q.known[versionOf(h)]
+	q.mu.Unlock()
+	if known || !h.Quick() {
+		return
+	}
+	if fixed, err := h.ReadOnly(); err != nil || !fixed && h.Stat.Size > maxQuickSize {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.known) >= maxShebangs {
+		clear(q.known)
+	}
+	q.known[versionOf(h)] = struct{}{}
+}
+
+// has reports whether the program with this status is in the set.
+func (q *quickSet) has(s *unix.Statx_t) bool {
+	at := func(t unix.StatxTimestamp) unix.Timespec { return unix.Timespec{Sec: t.Sec, Nsec: int64(t.Nsec)} }
+	v := fileVersion{fileID{unix.Mkdev(s.Dev_major, s.Dev_minor), s.Ino}, int64(s.Size), at(s.Mtime), at(s.Ctime)}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, known := q.known[v]
+	return known
+}

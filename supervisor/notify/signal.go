@@ -83,6 +83,9 @@ func (h *signals) answer(c *call, number, signal int) (answer, error) {
 	if signal < 0 || signal > maxSignal {
 		return deny(unix.EINVAL), nil
 	}
+	if c.direct && number <= 0 {
+		return noAnswer, errWaits // every process is looked at
+	}
 	t, err := target.OpenView(c.TID)
 	if err != nil {
 		return noAnswer, err

@@ -37,7 +37,7 @@ func signalling(t *testing.T, text string) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{t: t, done: make(chan error, 1)}
+	s := &session{t: t, done: make(chan error, 1), traced: traced}
 	cmd := exec.Command("/bin/bash", "-c", text)
 	cmd.Stdout, cmd.Stderr = &s.out, &s.out
 	s.start(Config{Rules: Rules{Evaluate: p.Evaluate}}, CommandInfo{ID: "c"}, cmd, signalCalls...)

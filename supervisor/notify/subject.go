@@ -23,6 +23,7 @@ type subject struct {
 	loader     bool             // the program is the dynamic loader
 	payload    *target.Handle   // the program that the loader runs; nil: none
 	copies     bool             // files that are opened by name later are copied
+	direct     bool             // nothing may wait: see [Loop.directly]
 	named      []named
 	budget     *copyBudget
 	// nodeOptions says that the environment has options for node.
@@ -67,7 +68,7 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 	s.called = calledName(l.Dir, l.Path)
 	called := s.called
 	for range policy.MaxInterpreters + 1 {
-		h, err := t.Resolve(l)
+		h, err := s.resolve(t, l)
 		if err != nil {
 			return err
 		}
@@ -87,6 +88,9 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 		if script == nil {
 			return nil
 		}
+		if s.direct {
+			return errWaits // a script may be copied
+		}
 		if s.copies {
 			if script, err = s.copyScript(t, l, called); err != nil {
 				return err
@@ -97,6 +101,16 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 		l = target.Lookup{Dir: unix.AT_FDCWD, Path: script.Interpreter}
 	}
 	return fmt.Errorf("more than %d interpreters: %w", policy.MaxInterpreters, unix.ELOOP)
+}
+
+func (s *subject) resolve(t *target.Target, l target.Lookup) (*target.Handle, error) {
+	if !s.direct {
+		return t.Resolve(l)
+	}
+	if h := t.ResolveCached(l, quickPrograms.has); h != nil {
+		return h, nil
+	}
+	return nil, errWaits
 }
 
 // copyScript copies the last of the files, which is a script, and reads the first line
@@ -162,6 +176,9 @@ func (s *subject) describe(t *target.Target, identify Identify) error {
 	s.loader = like.Loader
 	s.nameArgs()
 	if s.loader {
+		if s.direct {
+			return errWaits
+		}
 		return s.addPayload(t, identify)
 	}
 	return nil

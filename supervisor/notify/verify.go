@@ -30,6 +30,9 @@ type execution struct {
 	followed bool // the follower closes the attempt
 }
 
+// Process is the number of the caller's process.
+func (x *execution) Process() int { return x.process.PID }
+
 // Proceed answers the call. Its thread then waits for the exec, which has no deadline.
 func (x *execution) Proceed() bool {
 	if !x.call.reply(proceed) {
@@ -47,6 +50,9 @@ func (x *execution) Accept(p engine.Program) error {
 	x.execs.follows.removeProcess(x.process.Process)
 	return x.execs.accept(p, x.attempt)
 }
+
+// Quick reports whether the call was answered directly: its files are known.
+func (x *execution) Quick() bool { return x.call.direct && !x.follows() }
 
 // Killed writes the event of a program that was not accepted.
 func (x *execution) Killed(err error) { x.execs.reportKilled(x.attempt, err) }
@@ -143,6 +149,9 @@ func (h *execs) accept(p engine.Program, a *attempt) error {
 	}
 	if err := h.record.permit(a.event(a.decisionName())); err != nil {
 		return err
+	}
+	if !a.direct {
+		quickPrograms.add(a)
 	}
 	return h.images.executed(a.process.Process, img)
 }

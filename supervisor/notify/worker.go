@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -51,6 +52,42 @@ func (l *Loop) serve(w *worker) error {
 		}
 	}
 }
+
+// directly answers a call on the thread of its engine, which must not wait: only signals
+// to one process, and execs of programs that a worker evaluated before. It returns false if
+// a worker must answer.
+func (l *Loop) directly(from *engine.Call) bool {
+	switch from.Syscall {
+	case unix.SYS_EXECVE, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL:
+	default:
+		if from.Check == nil || !from.Quick {
+			return false
+		}
+	}
+	if !l.swap.TryRLock() {
+		return false // new rules are being committed
+	}
+	rules := l.rules
+	l.swap.RUnlock()
+	if !rules.Prompt {
+		return false
+	}
+	c := &call{Call: *from, engine: l.engine, record: l.record, rules: rules, start: time.Now(), direct: true}
+	defer func() { c.recovered(recover()) }()
+	if c.Check != nil {
+		c.Check()
+		return true
+	}
+	a, err := l.dispatch(c)
+	if errors.Is(err, errWaits) {
+		return false
+	}
+	c.finish(a, err)
+	return true
+}
+
+// errWaits means that a call cannot be answered directly.
+var errWaits = errors.New("the answer may have to wait")
 
 // handle answers one call, exactly once.
 func (l *Loop) handle(c *call) {

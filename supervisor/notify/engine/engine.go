@@ -38,6 +38,8 @@ type Call struct {
 	// Check is not nil for an exec stop: it has the new program checked, and lets it run.
 	// Any answer but that kills the process.
 	Check func()
+	// Quick says that Check does not wait. See [Execution].
+	Quick bool
 }
 
 // Program is a process at the stop of its exec.
@@ -72,6 +74,14 @@ type Engine interface {
 	Close() error
 }
 
+// Direct is an [Engine] that can have calls answered on the thread that stopped them,
+// which is faster than a worker. That thread waits for no file and no decision meanwhile.
+type Direct interface {
+	// AnswerDirectly sets the function that answers a call at once. If it returns false,
+	// [Engine.Receive] returns the call. It must be set before the first Begin.
+	AnswerDirectly(func(*Call) bool)
+}
+
 // Kind is the kind of an [Answer].
 type Kind uint8
 
@@ -104,6 +114,8 @@ type Descriptor struct {
 
 // Execution is one execve that goes ahead.
 type Execution interface {
+	// Process is the number of the process that makes the call.
+	Process() int
 	// Proceed answers the call: it continues. It returns false if the call has another
 	// answer already.
 	Proceed() bool
@@ -112,6 +124,8 @@ type Execution interface {
 	// Accept checks the program of a process at the stop of its exec. With an error the
 	// process is killed before the program's first instruction.
 	Accept(Program) error
+	// Quick reports whether Accept does not wait: all that it reads is in memory.
+	Quick() bool
 	// Killed is called after a program that was not accepted was killed.
 	Killed(error)
 	// Follower is what traces the accepted program further; nil: nothing does.

@@ -50,3 +50,17 @@ func (b *bell) ended() {
 	C.agentsh_free_bell(b.stack)
 	b.pid, b.stack = 0, nil
 }
+
+// remove ends a bell that nothing else is traced beside, and waits for its end.
+func (b *bell) remove() {
+	if b.pid == 0 {
+		return
+	}
+	b.stop()
+	for {
+		if _, err := unix.Wait4(b.pid, nil, unix.WALL, nil); err != unix.EINTR {
+			break
+		}
+	}
+	b.ended()
+}

@@ -80,8 +80,11 @@ func (t *thread) call(k *task) error {
 	return nil
 }
 
-// send passes a call or an exec stop to a worker.
+// send has a call or an exec stop answered: at once, or by a worker.
 func (t *thread) send(c engine.Call) {
+	if direct := t.engine.direct; direct != nil && !t.closing && direct(&c) {
+		return
+	}
 	select {
 	case t.engine.work <- c:
 	case <-t.engine.done: // the processes are killed soon
@@ -147,6 +150,7 @@ func (t *thread) executed(k *task) error {
 	t.send(engine.Call{
 		Notification: engine.Notification{ID: id, TID: k.tid, Arch: nativeArch},
 		Check:        func() { t.engine.check(id, p, x) },
+		Quick:        x.Quick(),
 	})
 	return nil
 }
@@ -154,20 +158,12 @@ func (t *thread) executed(k *task) error {
 // apply carries out an answer.
 func (t *thread) apply(r *reply) {
 	if r.id == 0 {
-		t.closing = true
-		for tid := range t.tasks {
-			_ = unix.Kill(tid, unix.SIGKILL)
-		}
+		t.kill()
 		return
 	}
 	k := t.tasks[r.tid]
 	if k == nil || k.call != r.id {
-		if r.execution != nil {
-			r.execution.Done()
-		}
-		if r.follower != nil {
-			r.follower.Done()
-		}
+		r.discard()
 		return
 	}
 	k.call = 0
@@ -203,9 +199,7 @@ func (t *thread) start(k *task, r *reply) error {
 		return nil
 	}
 	if err := k.regs.Write(k.tid); err != nil { // the environment may have moved the stack
-		if r.follower != nil {
-			r.follower.Done()
-		}
+		r.discard()
 		return err
 	}
 	if r.follower == nil {

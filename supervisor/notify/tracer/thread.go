@@ -20,11 +20,12 @@ type thread struct {
 	follows int           // tasks with a follower
 	closing bool
 	left    []*task // detached by their follower, which has not returned
-	begun   bool
+	recent  recent
 
 	mu      sync.Mutex
 	replies []reply
 	waiting bool // the bell ends its wait
+	ended   bool // nobody carries out replies any more
 }
 
 // task is one traced thread.
@@ -55,6 +56,16 @@ type reply struct {
 	follower  engine.Follower
 }
 
+// discard ends what the reply would have begun.
+func (r *reply) discard() {
+	if r.execution != nil {
+		r.execution.Done()
+	}
+	if r.follower != nil {
+		r.follower.Done()
+	}
+}
+
 // options are set for every traced thread. If the supervisor dies, the kernel kills them.
 const options = unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK |
 	unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_EXITKILL
@@ -65,13 +76,14 @@ func (t *thread) begin(pid int) error {
 		return err
 	}
 	if err := t.bell.open(); err != nil {
+		t.bell.remove()
 		return err
 	}
 	if err := engine.Ptrace(unix.PTRACE_SEIZE, pid, options); err != nil {
+		t.bell.remove()
 		return describe("trace", pid, err)
 	}
 	t.tasks[pid] = &task{tid: pid}
-	t.begun = true
 	return nil
 }
 
@@ -79,6 +91,10 @@ func (t *thread) begin(pid int) error {
 func (t *thread) post(r reply) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.ended {
+		r.discard()
+		return
+	}
 	t.replies = append(t.replies, r)
 	if t.waiting {
 		t.waiting = false
@@ -91,36 +107,51 @@ func (t *thread) end() {
 	t.engine.mu.Lock()
 	delete(t.engine.live, t)
 	t.engine.mu.Unlock()
+	t.mu.Lock()
+	t.ended = true
+	replies := t.replies
+	t.replies = nil
+	t.mu.Unlock()
+	for i := range replies {
+		replies[i].discard()
+	}
 	for _, k := range t.tasks {
 		t.forget(k)
 	}
 }
 
 // run handles stops and answers until every tracee has ended. The thread must not end
-// before: that would kill them.
-func (t *thread) run() error {
+// before: that would kill them, and nobody would wait for the bell.
+func (t *thread) run() {
 	for {
 		t.carryOut()
 		var status unix.WaitStatus
-		// Without __WNOTHREAD this would take the stops of other threads.
-		tid, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		tid, err := t.wait(&status)
 		t.mu.Lock()
 		t.waiting = false
 		t.mu.Unlock()
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case errors.Is(err, unix.ECHILD):
-			return nil
-		case err != nil:
-			return err
+		case err != nil: // ECHILD
+			return
 		case tid == t.bell.pid && tid != 0:
-			t.bellStopped(status)
-			continue
+			err = t.bellStopped(status)
+		default:
+			err = t.handle(tid, status)
 		}
-		if err := t.handle(tid, status); err != nil {
-			return err
+		if err != nil && !t.closing {
+			t.engine.cfg.Log.Error("a command is killed: it cannot be traced any more", "error", err)
+			t.kill()
 		}
+	}
+}
+
+// kill kills every tracee, and those that begin from now on.
+func (t *thread) kill() {
+	t.closing = true
+	for tid := range t.tasks {
+		_ = unix.Kill(tid, unix.SIGKILL)
 	}
 }
 
@@ -142,24 +173,29 @@ func (t *thread) carryOut() {
 }
 
 // bellStopped handles a stop or the end of the bell.
-func (t *thread) bellStopped(status unix.WaitStatus) {
+func (t *thread) bellStopped(status unix.WaitStatus) error {
 	if status.Stopped() {
 		t.bell.rang()
-		return
+		return nil
 	}
 	t.mu.Lock() // nobody may ring it any more
 	t.bell.ended()
 	t.mu.Unlock()
+	if len(t.tasks) > 0 { // a process began meanwhile, or somebody killed the bell
+		return t.reopenBell()
+	}
+	return nil
 }
 
 // handle handles one event of a tracee.
 func (t *thread) handle(tid int, status unix.WaitStatus) error {
 	k := t.tasks[tid]
 	if !status.Stopped() {
+		t.recent.remove(tid)
 		if k != nil {
 			t.forget(k)
 		}
-		t.forgetExecs()
+		t.forgetExecs(tid)
 		if len(t.tasks) == 0 && t.bell.pid != 0 {
 			t.bell.stop() // a thread that was just made is seen before ECHILD
 		}
@@ -176,6 +212,7 @@ func (t *thread) handle(tid int, status unix.WaitStatus) error {
 	if t.closing {
 		_ = unix.Kill(tid, unix.SIGKILL)
 	}
+	t.recent.add(tid)
 	return t.stopped(k, status)
 }
 
@@ -230,11 +267,12 @@ func (t *thread) setExec(k *task, x engine.Execution) {
 	}
 }
 
-// forgetExecs removes the threads that became the first one of their process by an exec,
-// and were killed before its stop. The kernel does not report their end.
-func (t *thread) forgetExecs() {
+// forgetExecs removes the threads of a process that has ended which had become its first
+// one by an exec, and were killed before its stop. The kernel reports their end under the
+// number of the process. The end of their own number says nothing: it comes before the stop.
+func (t *thread) forgetExecs(pid int) {
 	for tid, k := range t.execs {
-		if errors.Is(unix.Kill(tid, 0), unix.ESRCH) {
+		if tid != pid && k.exec.Process() == pid {
 			t.forget(k)
 		}
 	}

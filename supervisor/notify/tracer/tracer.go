@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/threads"
 	"agentsh/supervisor/notify/engine"
 )
 
@@ -42,6 +43,7 @@ type Config struct {
 // Engine traces the processes of one session.
 type Engine struct {
 	cfg     Config
+	direct  func(*engine.Call) bool // nil: workers answer every call
 	work    chan engine.Call
 	done    chan struct{} // closed by Close
 	threads sync.WaitGroup
@@ -62,6 +64,10 @@ type stopped struct {
 
 // backlog is how many calls wait for a worker. More wait in their tracing threads.
 const backlog = 1024
+
+// maxCommands is how many commands have a thread at most. The Go runtime ends a program that
+// has 10,000.
+const maxCommands = 4096
 
 // New returns an engine that traces nothing yet.
 func New(cfg Config) *Engine {
@@ -85,31 +91,41 @@ func (e *Engine) AddsFiles() bool { return false }
 // Execute.
 func (e *Engine) HoldsThread() bool { return false }
 
+// AnswerDirectly sets what answers calls on the threads of this engine. See
+// [engine.Direct].
+func (e *Engine) AnswerDirectly(f func(*engine.Call) bool) { e.direct = f }
+
 // Begin traces the first process of a command, which waits. Its filter must be loaded
 // already: a process that is not traced gets ENOSYS from the calls that the filter names.
 func (e *Engine) Begin(pid int) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return os.ErrClosed
-	}
 	t := &thread{engine: e, tasks: map[int]*task{}, execs: map[int]*task{}}
 	begun := make(chan error, 1)
+	e.mu.Lock()
+	switch {
+	case e.closed:
+		e.mu.Unlock()
+		return os.ErrClosed
+	case len(e.live) >= maxCommands || threads.Short():
+		n := len(e.live)
+		e.mu.Unlock()
+		return fmt.Errorf("%d commands of this session have processes, and each needs a thread: let some end first: %w", n, unix.EAGAIN)
+	}
 	e.live[t] = true
 	e.threads.Go(func() {
 		err := engine.OnThread(func() error {
 			err := t.begin(pid)
-			begun <- err
-			if err != nil {
-				return err
+			if err == nil {
+				begun <- nil
+				t.run()
 			}
-			return t.run()
+			return err
 		})
-		if err != nil && t.begun {
-			e.cfg.Log.Error("stopped tracing a command: its processes are killed", "error", err)
-		}
 		t.end()
+		if err != nil {
+			begun <- err
+		}
 	})
+	e.mu.Unlock()
 	return <-begun
 }
 
@@ -141,9 +157,12 @@ func (e *Engine) add(t *thread, tid int) uint64 {
 
 // drop forgets a call whose thread has ended.
 func (e *Engine) drop(id uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.calls, id)
+	if id == 0 {
+		return
+	}
+	if s := e.take(id); s != nil && s.execution != nil {
+		s.execution.Done()
+	}
 }
 
 // take removes a call that is to be answered; nil: nobody waits for the answer.
@@ -172,12 +191,17 @@ func (e *Engine) Answer(id uint64, a engine.Answer) error {
 	if a.Kind == engine.File {
 		a = engine.Deny(unix.ENOSYS)
 	}
-	s.thread.post(reply{tid: s.tid, id: id, answer: a, execution: s.execution})
+	r := reply{tid: s.tid, id: id, answer: a}
+	if a.Kind == engine.Continue {
+		r.execution = s.execution
+	}
+	s.thread.post(r)
 	return nil
 }
 
 // Execute lets an execve continue. The tracing thread has it checked when its exec stops.
-func (e *Engine) Execute(c *engine.Call, x engine.Execution) error {
+func (e *Engine) Execute(c *engine.Call, once engine.Execution) error {
+	x := &execution{Execution: once}
 	e.mu.Lock()
 	s := e.calls[c.ID]
 	if s != nil {
@@ -194,6 +218,15 @@ func (e *Engine) Execute(c *engine.Call, x engine.Execution) error {
 	}
 	return nil
 }
+
+// execution is Done once, whoever says so: its thread may end while it is answered.
+type execution struct {
+	engine.Execution
+	once sync.Once
+}
+
+// Done ends the execution.
+func (x *execution) Done() { x.once.Do(x.Execution.Done) }
 
 // check has the program of an exec stop accepted, on the thread of a worker.
 func (e *Engine) check(id uint64, p engine.Program, x engine.Execution) {

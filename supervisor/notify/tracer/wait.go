@@ -1,0 +1,77 @@
+package tracer
+
+import (
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A wait for any tracee walks the list of all of them: once before it sleeps, and once
+// after it was woken. With thousands of idle processes that costs more than a spawn. A wait
+// for one number needs no walk. The thread therefore asks for the tracees that it resumed
+// last, one by one, for as long as a walk would take. Only then it waits for any of them.
+// See do_wait in kernel/exit.c.
+
+// Bounds of the search for the next stop.
+const (
+	walkOfOne   = 30 * time.Nanosecond // what a walk takes for each tracee
+	shortWalk   = 256                  // tracees whose walk costs less than the search
+	recentCount = 8
+)
+
+// recent are the tracees that were stopped last, each once.
+type recent struct {
+	tids [recentCount]int
+	next int
+}
+
+func (r *recent) add(tid int) {
+	for _, known := range r.tids {
+		if known == tid {
+			return
+		}
+	}
+	r.tids[r.next] = tid
+	r.next = (r.next + 1) % recentCount
+}
+
+// remove forgets a thread that has ended.
+func (r *recent) remove(tid int) {
+	for i, known := range r.tids {
+		if known == tid {
+			r.tids[i] = 0
+		}
+	}
+}
+
+// wait waits for the next stop or end of a tracee.
+func (t *thread) wait(status *unix.WaitStatus) (int, error) {
+	// Without __WNOTHREAD this would take the stops of other threads.
+	const how = unix.WALL | unix.WNOTHREAD
+	if n := len(t.tasks); n > shortWalk {
+		for start := time.Now(); ; {
+			if tid := t.bell.pid; ready(tid, status, how) {
+				return tid, nil
+			}
+			for _, tid := range t.recent.tids {
+				if ready(tid, status, how) {
+					return tid, nil
+				}
+			}
+			if time.Since(start) > time.Duration(n)*walkOfOne {
+				break
+			}
+		}
+	}
+	return unix.Wait4(-1, status, how, nil)
+}
+
+// ready reports whether a tracee has stopped or ended. It does not block.
+func ready(tid int, status *unix.WaitStatus, how uintptr) bool {
+	if tid == 0 {
+		return false
+	}
+	got, _, errno := unix.RawSyscall6(unix.SYS_WAIT4, uintptr(tid), uintptr(unsafe.Pointer(status)), how|unix.WNOHANG, 0, 0, 0)
+	return errno == 0 && got != 0
+}
