@@ -3,14 +3,13 @@ package view
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/user"
-	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"
@@ -72,16 +71,59 @@ func (u User) AsOwner(workspace []wire.Governed) (User, error) {
 	case dir.Dev != root.Dev:
 		return u, nil // it is mounted from elsewhere
 	}
-	return u, filepath.WalkDir(workspace[0].Backing, func(name string, _ fs.DirEntry, err error) error {
-		var file unix.Stat_t
-		if err == nil {
-			err = unix.Lstat(name, &file)
+	top, err := beneath.OpenRoot(workspace[0].Backing)
+	if err != nil {
+		return u, err
+	}
+	defer top.Close()
+	if err := u.take(beneath.Entry{FD: int(top.Fd()), Stat: dir}, root.Dev); err != nil {
+		return u, fmt.Errorf("workspace %s: give it to the user of commands: %w", workspace[0].Backing, err)
+	}
+	return u, nil
+}
+
+// take makes the user own what root owns below a directory of the file system dev, and then
+// the directory: so a walk that was cut off begins again. Commands of another session may
+// already use the tree. Nothing is found by its name twice, and a file with other names
+// stays as it is: one may be outside.
+func (u User) take(dir beneath.Entry, dev uint64) error {
+	fd, err := unix.Openat(dir.FD, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	open := os.NewFile(uintptr(fd), "directory")
+	list, err := open.Readdirnames(-1)
+	if err = errors.Join(err, open.Close()); err != nil {
+		return err
+	}
+	for _, name := range list {
+		e, err := beneath.OpenEntry(dir.FD, name)
+		if errors.Is(err, unix.ENOENT) {
+			continue
 		}
-		if err != nil || file.Uid != 0 || file.Dev != root.Dev {
+		if err != nil {
 			return err
 		}
-		return os.Lchown(name, u.UID, u.GID)
-	})
+		switch {
+		case e.Stat.Dev != dev: // another file system
+		case e.IsDir():
+			err = u.take(e, dev)
+		case e.Stat.Uid == 0 && e.Stat.Nlink == 1:
+			err = u.own(e)
+		}
+		e.Close()
+		if err != nil {
+			return err
+		}
+	}
+	if dir.Stat.Uid != 0 {
+		return nil
+	}
+	return u.own(dir)
+}
+
+func (u User) own(e beneath.Entry) error {
+	return unix.Fchownat(e.FD, "", u.UID, u.GID, unix.AT_EMPTY_PATH)
 }
 
 // isRoot reports whether the supervisor is root.
