@@ -5,7 +5,9 @@ TOOLS    := $(CURDIR)/.tools
 LINT     := $(TOOLS)/golangci-lint-v2.12.0
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
-STATIC   := -trimpath -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"'
+# Libraries that run once are compiled without inlining: 100 KB less.
+COLD     := -gcflags=github.com/spf13/...=-l -gcflags=html/...=-l -gcflags=text/template/...=-l
+STATIC   := -trimpath -tags netgo,osusergo $(COLD) -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"'
 SANDBOX  := $(GO) build $(STATIC)
 # Kernel tests need root; the build does not.
 AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))

@@ -116,7 +116,7 @@ func replay(out io.Writer, p *policy.Policy, file string, every bool) error {
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
-	defer programs.Close()
+	defer func() { _ = programs.Close() }()
 	w := bufio.NewWriter(out)
 	count, err := policytest.Replay(p, log, resolveLog(programs), func(r policytest.Replayed) error {
 		if !r.Changed() && !every {
@@ -191,7 +191,7 @@ func newLearnCommand(logFile func(args []string) (string, error)) *cobra.Command
 			if err != nil {
 				return failure.New(failure.Ours, err, "")
 			}
-			defer programs.Close()
+			defer func() { _ = programs.Close() }()
 			text, widened, err := policytest.Learn(log, name, vars, resolveLog(programs))
 			if err != nil {
 				return failure.New(failure.Found, fmt.Errorf("%s: %w", file, err), "")

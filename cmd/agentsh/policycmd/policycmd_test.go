@@ -17,6 +17,24 @@ import (
 	"agentsh/supervisor"
 )
 
+// junitSuites is the XML of `policy test -o junit`.
+type junitSuites struct {
+	XMLName xml.Name `xml:"testsuites"`
+	Suites  []struct {
+		Name     string `xml:"name,attr"`
+		Tests    int    `xml:"tests,attr"`
+		Failures int    `xml:"failures,attr"`
+		Cases    []struct {
+			Name    string `xml:"name,attr"`
+			Class   string `xml:"classname,attr"`
+			Failure *struct {
+				Message string `xml:"message,attr"`
+				Text    string `xml:",chardata"`
+			} `xml:"failure"`
+		} `xml:"testcase"`
+	} `xml:"testsuite"`
+}
+
 func TestMain(m *testing.M) {
 	supervisor.Reexec()
 	testenv.DefaultSignals()

@@ -1,10 +1,13 @@
 package policycmd
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"agentsh/internal/text"
 	"agentsh/policy/policytest"
@@ -135,53 +138,47 @@ func oneLine(s string) string {
 	return string(out)
 }
 
-type junitSuites struct {
-	XMLName xml.Name     `xml:"testsuites"`
-	Suites  []junitSuite `xml:"testsuite"`
-}
-
-type junitSuite struct {
-	Name     string      `xml:"name,attr"`
-	Tests    int         `xml:"tests,attr"`
-	Failures int         `xml:"failures,attr"`
-	Cases    []junitCase `xml:"testcase"`
-}
-
-type junitCase struct {
-	Name    string        `xml:"name,attr"`
-	Class   string        `xml:"classname,attr"`
-	Failure *junitFailure `xml:"failure,omitempty"`
-}
-
-type junitFailure struct {
-	Message string `xml:"message,attr"`
-	Text    string `xml:",chardata"`
-}
-
 // printJUnit prints the XML that CI systems read.
 func printJUnit(out io.Writer, list []line) error {
-	var doc junitSuites
-	for _, l := range list {
-		if n := len(doc.Suites); n == 0 || doc.Suites[n-1].Name != l.suite {
-			doc.Suites = append(doc.Suites, junitSuite{Name: l.suite})
+	b := bytes.NewBufferString(xml.Header + "<testsuites>\n")
+	for len(list) > 0 {
+		end := slices.IndexFunc(list, func(l line) bool { return l.suite != list[0].suite })
+		if end < 0 {
+			end = len(list)
 		}
-		s := &doc.Suites[len(doc.Suites)-1]
-		c := junitCase{Name: l.name, Class: l.suite}
-		if l.problem != "" {
-			c.Failure = &junitFailure{Message: l.problem, Text: l.at + ": " + l.problem}
-			s.Failures++
-		}
-		s.Tests++
-		s.Cases = append(s.Cases, c)
+		junitSuite(b, list[:end])
+		list = list[end:]
 	}
-	fmt.Fprint(out, xml.Header)
-	encoder := xml.NewEncoder(out)
-	encoder.Indent("", "  ")
-	if err := encoder.Encode(doc); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(out)
+	b.WriteString("</testsuites>\n")
+	_, err := b.WriteTo(out)
 	return err
+}
+
+// junitSuite writes the tests of one suite. Encoding by reflection would double what the
+// program has of encoding/xml.
+func junitSuite(b *bytes.Buffer, suite []line) {
+	failures := 0
+	for _, l := range suite {
+		if l.problem != "" {
+			failures++
+		}
+	}
+	name := escaped(suite[0].suite)
+	fmt.Fprintf(b, "  <testsuite name=\"%s\" tests=\"%d\" failures=\"%d\">\n", name, len(suite), failures)
+	for _, l := range suite {
+		fmt.Fprintf(b, "    <testcase name=\"%s\" classname=\"%s\">", escaped(l.name), name)
+		if l.problem != "" {
+			fmt.Fprintf(b, "\n      <failure message=\"%s\">%s</failure>\n    ", escaped(l.problem), escaped(l.at+": "+l.problem))
+		}
+		b.WriteString("</testcase>\n")
+	}
+	b.WriteString("  </testsuite>\n")
+}
+
+func escaped(s string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(s)) // a builder takes everything
+	return b.String()
 }
 
 type jsonReport struct {

@@ -23,7 +23,7 @@ func resolve(p *policy.Policy, request policy.Request) (missing string) {
 	}
 	programs, err := openPrograms(p)
 	if err == nil {
-		defer programs.Close()
+		defer func() { _ = programs.Close() }()
 		err = find(programs, r, r.Argv[0])
 	}
 	if err == nil {
