@@ -339,36 +339,33 @@ func TestASessionWithoutAListener(t *testing.T) {
 
 func TestAnEngineThatIsForbiddenIsNotUsed(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	cfg, log := testConfig(t, testPolicy)
+	cfg, log := wholeConfig(t, testPolicy)
 	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "c.yaml:1:17"}}
 	if b := openConfig(t, cfg, log); b.Engine() != "trace" {
 		t.Errorf("the engine is %s", b.Engine())
 	}
-	cfg, _ = testConfig(t, testPolicy)
+	cfg, _ = wholeConfig(t, testPolicy)
 	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "c.yaml:1:17"}, {Name: "trace", At: "c.yaml:1:27"}}
 	_, err := Open(context.Background(), cfg)
 	if err == nil || !strings.Contains(err.Error(), "c.yaml:1:17: forbid_engine has listener") ||
 		!strings.Contains(err.Error(), "c.yaml:1:27: ") {
 		t.Errorf("both are forbidden: %v", err)
 	}
-	cfg, _ = testConfig(t, testPolicy)
+	cfg, _ = wholeConfig(t, testPolicy)
 	cfg.Require = []probe.Setting{{Name: "engine_listener", At: "c.yaml:1:11"}, {Name: "engine_trace", At: "c.yaml:1:28"}}
 	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "c.yaml:1:28: require has engine_trace") ||
 		!strings.Contains(err.Error(), "c.yaml:1:11: require has engine_listener") {
 		t.Errorf("both are required: %v", err)
 	}
-	if traced {
-		return // its rules are taken out
-	}
 	for _, engine := range Engines {
-		cfg, log := testConfig(t, testPolicy)
+		cfg, log := wholeConfig(t, testPolicy)
 		cfg.Require = []probe.Setting{{Name: "engine_" + engine, At: "c.yaml:1:11"}}
 		b := openConfig(t, cfg, log)
 		if b.Engine() != engine {
 			t.Errorf("the engine is %s, and %s is required", b.Engine(), engine)
 		}
 	}
-	cfg, _ = testConfig(t, strings.Replace(testPolicy, "file_rules:\n",
+	cfg, _ = wholeConfig(t, strings.Replace(testPolicy, "file_rules:\n",
 		"file_rules:\n  - {name: variables, paths: ['/proc/*/environ'], operations: [read, write], decision: deny}\n", 1))
 	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "c.yaml:1:17"}}
 	_, err = Open(context.Background(), cfg)

@@ -55,7 +55,7 @@ func TestRulesBelowTheKernelsDirectoriesAreEnforcedOrRefused(t *testing.T) {
 		{"/proc/**", "'*'", "allow", "read-only in every session"},
 	}
 	for _, test := range refused {
-		cfg, _ := testConfig(t, kernelRule(test.paths, test.ops, test.effect))
+		cfg, _ := wholeConfig(t, kernelRule(test.paths, test.ops, test.effect))
 		s, err := Open(context.Background(), cfg)
 		if err == nil {
 			s.Close()

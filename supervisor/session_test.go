@@ -60,21 +60,23 @@ type box struct {
 // AGENTSH_ENGINE=trace runs the tests without the listener.
 var traced = os.Getenv("AGENTSH_ENGINE") == "trace"
 
-// procRule matches rules about opens below /proc, which the trace engine cannot hold.
-var procRule = regexp.MustCompile(`(?m)^.*paths: \['/proc/.*\n`)
+// procRule matches rules that decide on reading files below /proc, which the trace engine cannot hold.
+var procRule = regexp.MustCompile(`(?m)^ *- \{.*paths: \['/proc/.*operations: \[read(, write)?\].*\n`)
 
-func forbiddenEngines() []probe.Setting {
-	if traced {
-		return []probe.Setting{{Name: "listener", At: "AGENTSH_ENGINE"}}
-	}
-	return nil
-}
-
+// testConfig is a session of the engine that the tests run with, and of those rules of a policy that it can hold.
 func testConfig(t testing.TB, text string) (Config, string) {
 	t.Helper()
-	if traced {
-		text = procRule.ReplaceAllString(text, "")
+	if !traced {
+		return wholeConfig(t, text)
 	}
+	cfg, log := wholeConfig(t, procRule.ReplaceAllString(text, ""))
+	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "AGENTSH_ENGINE"}}
+	return cfg, log
+}
+
+// wholeConfig is a session of any engine, with a policy as it is.
+func wholeConfig(t testing.TB, text string) (Config, string) {
+	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if err := os.Chmod(d, 0o755); err != nil {
@@ -107,7 +109,6 @@ func testConfig(t testing.TB, text string) (Config, string) {
 	if os.Getenv("AGENTSH_ENGINE_LOG") != "" {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	cfg.Forbidden = forbiddenEngines()
 	return cfg, path
 }
 
