@@ -31,6 +31,24 @@ var harmlessArgs = map[string]map[uint]uint64{
 	"reboot": {0: 0}, "init_module": {1: 0}, "personality": {0: 0xffffffff}, "umask": {0: 0o22}, "inotify_init1": {0: harmless},
 }
 
+// variants are values of arguments that the filter of another supervisor may tell apart.
+// Each is tried where a case does not set it. What that filter tells apart by the number of
+// a process or a descriptor cannot be tried without effect.
+var variants = map[string]struct {
+	arg    uint
+	values []uint64
+}{
+	"kill": {1, signalNumbers}, "tkill": {1, signalNumbers}, "tgkill": {2, signalNumbers},
+	"rt_sigqueueinfo": {1, signalNumbers}, "rt_tgsigqueueinfo": {2, signalNumbers},
+	"connect": {2, addressSizes}, "bind": {2, addressSizes}, "sendto": {5, addressSizes},
+	"listen": {1, []uint64{0, 1, 5, 10, 16, 32, 50, 64, 100, 128, 256, 511, 512, 1024, 4096}},
+}
+
+var (
+	signalNumbers = EverySignal().numbers()
+	addressSizes  = []uint64{0, 2, unix.SizeofSockaddrInet4, 24, unix.SizeofSockaddrInet6, unix.SizeofSockaddrUnix, 128} // 24: of old AF_INET6
+)
+
 // Attempts returns the calls that the plan notifies, as a process can try them.
 func (p Plan) Attempts() ([]Attempt, error) {
 	var out []Attempt
@@ -51,9 +69,11 @@ func (p Plan) Attempts() ([]Attempt, error) {
 				when = []Case{nil}
 			}
 			for _, c := range when {
-				a := Attempt{Name: name, Number: int(number), Args: c.attempt(name)}
-				if !slices.Contains(out, a) {
-					out = append(out, a)
+				for _, args := range c.attempts(name) {
+					a := Attempt{Name: name, Number: int(number), Args: args}
+					if !slices.Contains(out, a) {
+						out = append(out, a)
+					}
 				}
 			}
 		}
@@ -75,6 +95,22 @@ func (p Plan) Attempts() ([]Attempt, error) {
 		}
 	}
 	return out, nil
+}
+
+// attempts returns arguments that the case matches, each with all variants of one argument
+// that the case leaves open.
+func (c Case) attempts(name string) [][6]uint64 {
+	args := c.attempt(name)
+	out := [][6]uint64{args}
+	v := variants[name]
+	if slices.ContainsFunc(c, func(one Condition) bool { return one.Arg == v.arg }) {
+		return out
+	}
+	for _, value := range v.values {
+		args[v.arg] = value
+		out = append(out, args)
+	}
+	return out
 }
 
 // attempt returns arguments that the case matches, where they are harmless.
@@ -198,9 +234,14 @@ const (
 // execNumbers are the numbers of execve and execveat.
 var execNumbers = map[string][2]uint32{"amd64": {59, 322}, "arm64": {221, 281}}
 
+// Decides reports whether the supervisor decides on a call.
+func (p Plan) Decides(name string) bool {
+	return slices.ContainsFunc(p.Notified, func(n Notice) bool { return slices.Contains(n.Syscalls, name) })
+}
+
 // Judges reports whether the plan has a call judged, and does not only refuse it.
 func (p Plan) Judges(name string) bool {
-	return slices.ContainsFunc(p.Notified, func(n Notice) bool { return slices.Contains(n.Syscalls, name) }) ||
+	return p.Decides(name) ||
 		slices.ContainsFunc(p.Excepted, func(e Exception) bool { return slices.Contains(e.Syscalls, name) })
 }
 

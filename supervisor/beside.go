@@ -49,10 +49,11 @@ func (b *Beside) String() string {
 	return out + " (" + remedy + ")"
 }
 
-// besideFilter returns the filter of commands beside the listener of another supervisor. A
-// process tries each call of the plan first. Execs are stopped by SIGSYS where no stop
-// came. Other calls fail in the kernel, unless something else confines them.
-func (s *Session) besideFilter(plan seccomp.Plan) ([]byte, error) {
+// besideFilter returns the filter of traced commands. The listener of another supervisor may
+// be above, so a process tries each call of the plan first. If all of them stop, that is
+// traced. Execs are stopped by SIGSYS where no stop came. Other calls fail in the kernel,
+// unless something else confines them. known: the kernel reports another listener.
+func (s *Session) besideFilter(plan seccomp.Plan, traced []byte, known bool) ([]byte, error) {
 	attempts, err := plan.Attempts()
 	if err != nil {
 		return nil, err
@@ -61,6 +62,10 @@ func (s *Session) besideFilter(plan seccomp.Plan) ([]byte, error) {
 	if b.Taken, err = probe.Taken(attempts); err != nil {
 		return nil, err
 	}
+	if len(b.Taken) == 0 {
+		return traced, nil
+	}
+	known = known || slices.ContainsFunc(b.Taken, plan.Decides) // the others are refused here, perhaps by a filter above already
 	left := confinedOtherwise(s)
 	for _, name := range b.Taken {
 		switch {
@@ -75,7 +80,9 @@ func (s *Session) besideFilter(plan seccomp.Plan) ([]byte, error) {
 	if err := s.allowRefused(b.Refused); err != nil {
 		return nil, err
 	}
-	s.confined.beside = b
+	if known {
+		s.confined.beside = b
+	}
 	plan = plan.Beside(b.Taken, left)
 	program, err := plan.Compile(runtime.GOARCH)
 	if err == nil {
@@ -91,16 +98,20 @@ func (s *Session) besideFilter(plan seccomp.Plan) ([]byte, error) {
 }
 
 // SurveyBeside returns what the listener of another supervisor takes of all calls that a
-// session can have judged.
+// session can have judged; nil: nothing.
 func SurveyBeside() (*Beside, error) {
-	attempts, err := seccomp.DefaultPlan(seccomp.PlanOptions{
+	plan := seccomp.DefaultPlan(seccomp.PlanOptions{
 		Report: true, NoExecMemfd: true, Signals: seccomp.Signals{Evaluated: seccomp.EverySignal()}, Watches: true, Threads: true,
 		Connect: true, Bind: true, SharedNetwork: true,
-	}).Attempts()
+	})
+	attempts, err := plan.Attempts()
 	if err != nil {
 		return nil, err
 	}
 	taken, err := probe.Taken(attempts)
+	if !slices.ContainsFunc(taken, plan.Decides) {
+		return nil, err
+	}
 	return &Beside{Taken: taken}, err
 }
 

@@ -155,6 +155,38 @@ unix_socket_rules:
 	t.Log("held: rules")
 }
 
+// What another listener takes is found where a filter hides that listener, and where it takes
+// a call for one signal alone: a signal that a rule denies arrives nowhere.
+func TestCallsThatAnotherListenerTakesUnseen(t *testing.T) {
+	mode := os.Getenv(outerEnv)
+	if mode == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+		for _, mode := range []string{"hidden", "some"} {
+			t.Run(mode, func(t *testing.T) { belowAs(t, "TestCallsThatAnotherListenerTakesUnseen", mode, mode) })
+		}
+		return
+	}
+	cfg, log := testConfig(t, besidePolicy+`signal_rules:
+  - {name: none, signals: ['@all'], target: {type: session}, decision: deny}
+`)
+	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(context.Background(), cfg)
+	if err == nil {
+		t.Errorf("a session opens: %s, beside %+v", s.Engine(), s.Beside())
+		_ = s.Close()
+	} else if !strings.Contains(err.Error(), "signal_rules need kill") {
+		t.Errorf("the refusal does not name the call: %v", err)
+	}
+	cfg.Degraded = []probe.Setting{{Name: "call_rules", At: "c.yaml:1:2"}}
+	b := openConfig(t, cfg, log)
+	if exit, out := b.run(t, "bash", "-c", "sleep 100 & enable -n kill; /bin/kill -USR1 $! 2>/dev/null; echo $?"); out != "1\n" {
+		t.Errorf("a denied signal: %+v %q", exit, out)
+	}
+	t.Log("held: " + mode)
+}
+
 // What commands try against the stop of an execve by SIGSYS. The program is denied.
 func TestAttacksOnExecsThatEndWithSIGSYS(t *testing.T) {
 	if os.Getenv(outerEnv) == "" {

@@ -64,7 +64,7 @@ func (s *Session) engineFilters(cfg *launch.Config, plan seccomp.Plan, filter []
 	if why == nil {
 		var err error
 		cfg.TraceFilter, err = seccomp.Traced(filter, runtime.GOARCH)
-		cfg.Beside = func() ([]byte, error) { return s.besideFilter(plan) }
+		cfg.Beside = func(known bool) ([]byte, error) { return s.besideFilter(plan, cfg.TraceFilter, known) }
 		return err
 	}
 	if forbidden != nil {

@@ -17,6 +17,7 @@ import (
 	"agentsh/policy/syntax"
 	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/notify/tracer"
 	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
@@ -120,7 +121,7 @@ func (r *Report) trySession(ctx context.Context, operator supervisor.OperatorCon
 		return session.Close()
 	}
 	r.Session.Engine = session.Engine()
-	if session.Beside() != nil {
+	if session.Engine() == tracer.Name {
 		if r.Session.Beside, err = supervisor.SurveyBeside(); err != nil {
 			return errors.Join(err, session.Close())
 		}

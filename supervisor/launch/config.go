@@ -33,10 +33,11 @@ type Config struct {
 	// Unjudged says that there is no engine. Filter then has refusals only, and is loaded
 	// where another filter does not forbid that.
 	Unjudged bool
-	// Beside is called where a listener of another supervisor is above, which takes calls
-	// away from a tracer. It returns the filter to load instead of TraceFilter. Nil, or an
-	// error: the session fails.
-	Beside func() ([]byte, error)
+	// Beside is called where commands are traced: a listener of another supervisor, which may
+	// be above, takes calls away from a tracer. It returns the filter to load instead of
+	// TraceFilter. known: the kernel reports such a listener. Nil: TraceFilter is loaded,
+	// unless it is known.
+	Beside func(known bool) ([]byte, error)
 	// Interruptible loads the filter without WAIT_KILLABLE_RECV, which came with
 	// Linux 5.19: a signal then interrupts a call that waits for its answer.
 	Interruptible bool

@@ -162,7 +162,7 @@ func (u *User) namespace(a *syscall.SysProcAttr) {
 }
 
 // handshake sends the setup and serves the init until it is ready.
-func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error, beside func() ([]byte, error)) error {
+func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error, beside func(bool) ([]byte, error)) error {
 	if err := send(i.control, []byte{msgSetup}, setup); err != nil {
 		return fmt.Errorf("send setup: %w", err)
 	}
@@ -179,7 +179,7 @@ func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error, be
 		case msgFUSE:
 			err = i.mountFUSE(m, onFUSE)
 		case msgBeside:
-			err = i.sendFilter(beside)
+			err = i.sendFilter(m, beside)
 		default:
 			err = i.setup.add(m)
 		}
@@ -205,9 +205,12 @@ func (i *Init) mountFUSE(m *message, onFUSE func(string, *os.File) error) error 
 	return send(i.control, []byte{msgServed})
 }
 
-// sendFilter answers an init that is below another listener.
-func (i *Init) sendFilter(beside func() ([]byte, error)) error {
-	filter, err := beside()
+// sendFilter answers an init whose commands are traced.
+func (i *Init) sendFilter(m *message, beside func(bool) ([]byte, error)) error {
+	if len(m.data) != 1 || beside == nil {
+		return fmt.Errorf("session init asks for a filter: %w", unix.EBADMSG)
+	}
+	filter, err := beside(m.data[0] != 0)
 	if err != nil {
 		return err
 	}

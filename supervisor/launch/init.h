@@ -20,7 +20,7 @@ enum {
 	MSG_LISTENER = 'L', /* one descriptor */
 	MSG_TRACED = 'V',   /* u32 errno of the listener; 0: none was asked for */
 	MSG_UNJUDGED = 'U', /* u32 errno of the filter: 0: loaded */
-	MSG_BESIDE = 'B',   /* a listener of another supervisor is above */
+	MSG_BESIDE = 'B',   /* commands are traced; one byte: the kernel reports another listener */
 	MSG_PROBES = 'P',   /* {u32 errno, u8 length, name}... */
 	MSG_READY = 'R',
 	MSG_EXIT = 'X',  /* struct exit_msg */
@@ -115,7 +115,7 @@ struct init_state {
 	int traced; /* each command loads trace_filter; the supervisor traces it */
 	int unjudged; /* there is no listener: filter only refuses */
 	int unfiltered; /* errno of that filter, which then is not loaded */
-	int beside; /* the supervisor sends trace_filter when a listener is above */
+	int beside; /* the supervisor sends trace_filter when commands are traced */
 	int prober[2]; /* forking thread to main thread and back */
 	int forked;    /* eventfd: the forking thread has forked */
 	int listener, listener_errno;
@@ -147,7 +147,6 @@ void start_opener(struct reader *r);
 int load_filter(void);
 int knows_listener_flags(void);
 /* Tries to load a filter with a listener that names no call, for good: 0 or an errno. */
-int try_listener(void);
 /* Loads the filter without a listener; -1 and errno. */
 int load_refusals(void);
 /* Loads the filter of a traced command; -1 and errno. */

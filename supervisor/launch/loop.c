@@ -106,18 +106,6 @@ static void serve_starts(void)
 	}
 }
 
-/* Whether a listener of another supervisor is above. A child tries, since a filter stays. */
-static int listener_above(void)
-{
-	int status = 0;
-	pid_t pid = fork_child();
-	if (pid == 0)
-		_exit(try_listener() == EBUSY);
-	if (pid < 0 || waitpid(pid, &status, __WALL) < 0)
-		die(errno, "look for another listener", "");
-	return status != 0;
-}
-
 /* Loads the filter with a listener. Where the kernel has none, or none whose waits signals
    do not interrupt, commands are traced: each loads its filter itself, because a process
    that is not traced could not even signal. */
@@ -134,28 +122,27 @@ static void choose_engine(void)
 	}
 	S.traced = S.listener < 0 && S.trace_filter.data && (!S.filter.data || S.listener_errno == EBUSY ||
 	                                                                (S.listener_errno == EINVAL && !knows_listener_flags()));
-	if (S.traced && S.listener_errno != EBUSY && listener_above())
-		S.listener_errno = EBUSY;
 }
 
-/* Has the supervisor choose the filter for commands beside another listener, which takes
-   calls away from a tracer. */
+/* Has the supervisor choose the filter of traced commands: a listener of another supervisor
+   takes calls away from a tracer. It may be there unseen, where a filter of that supervisor
+   forbids further listeners with another error. */
 static void receive_filter(void)
 {
 	struct reader r;
-	uint8_t type = MSG_BESIDE;
+	uint8_t type, ask[2] = { MSG_BESIDE, S.listener_errno == EBUSY };
 	int fd, nfds;
-	if (send_msg(FD_CONTROL, &type, 1, NULL, 0) < 0)
-		die(errno, "report another listener", "");
+	if (send_msg(FD_CONTROL, ask, sizeof ask, NULL, 0) < 0)
+		die(errno, "ask for the filter of traced commands", "");
 	ssize_t n = recv_msg(FD_CONTROL, &type, 1, &fd, 1, &nfds);
 	if (n == 0)
 		_exit(125); /* the supervisor has ended */
 	int err = n == 1 && nfds == 1 && type == MSG_FILTER ? map_spec(fd, &r) : n < 0 ? errno : EBADMSG;
 	if (err)
-		die(err, "receive the filter beside another listener", "");
+		die(err, "receive the filter of traced commands", "");
 	S.trace_filter.data = read_bytes(&r, &S.trace_filter.len);
 	if (r.bad || r.p != r.end)
-		die(EBADMSG, "receive the filter beside another listener", "");
+		die(EBADMSG, "receive the filter of traced commands", "");
 	close(fd);
 }
 
@@ -219,11 +206,10 @@ void start_forking_thread(void)
 		die(S.listener_errno, S.listener_errno == EINVAL ? "load the filter: the kernel may lack WAIT_KILLABLE_RECV (Linux 5.19)" :
 		                      S.listener_errno == EBUSY  ? "load the filter: another supervisor's listener is above this one" :
 		                                                   "load the filter", "");
-	if (S.traced && S.listener_errno == EBUSY) {
-		if (!S.beside)
-			die(EBUSY, "load the filter: another supervisor's listener is above this one", "");
+	if (S.traced && S.beside)
 		receive_filter();
-	}
+	else if (S.traced && S.listener_errno == EBUSY)
+		die(EBUSY, "load the filter: another supervisor's listener is above this one", "");
 	report_engine();
 	if (write(S.prober[1], &byte, 1) != 1 || read(S.prober[1], &byte, 1) != 1)
 		die(errno, "start prober", "");

@@ -207,13 +207,6 @@ int load_filter(void)
 	return load(&S.filter, listener_flags());
 }
 
-int try_listener(void)
-{
-	static const struct sock_filter allow = { .code = BPF_RET | BPF_K, .k = SECCOMP_RET_ALLOW };
-	struct filter f = { .data = (const uint8_t *)&allow, .len = sizeof allow };
-	return load(&f, SECCOMP_FILTER_FLAG_NEW_LISTENER) < 0 ? errno : 0;
-}
-
 int load_refusals(void)
 {
 	return load(&S.filter, 0);

@@ -62,6 +62,8 @@ static int install(unsigned long flags)
 
 static const int plain[] = { SYS_execve, SYS_kill, SYS_connect };
 
+static const int signals[] = { SYS_kill, SYS_connect };
+
 static const int listener[] = { SYS_socket, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_sendto, SYS_sendmsg, SYS_sendmmsg,
 	                        SYS_getpeername, SYS_setsockopt, SYS_kill, SYS_tkill, SYS_rt_sigqueueinfo, SYS_openat, SYS_openat2,
 #ifdef SYS_open
@@ -100,6 +102,22 @@ static void harden(void)
 	}
 }
 
+/* A listener below this one is refused as by a kernel that has none. */
+static void hide(void)
+{
+	length = 0;
+	load(offsetof(struct seccomp_data, nr));
+	unless(SYS_seccomp, 3);
+	load(offsetof(struct seccomp_data, args[1]));
+	program[length++] = (struct sock_filter){ BPF_JMP | BPF_JSET | BPF_K, 0, 1, SECCOMP_FILTER_FLAG_NEW_LISTENER };
+	answer(SECCOMP_RET_ERRNO | EINVAL);
+	answer(SECCOMP_RET_ALLOW);
+	if (install(0) < 0) {
+		perror("outer: hide the listener");
+		_exit(126);
+	}
+}
+
 static void become(const char *id)
 {
 	uid_t uid = (uid_t)atoi(id);
@@ -116,10 +134,19 @@ static void run(const char *mode, int sock, char **argv)
 		become(getenv("OUTER_UID"));
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	load(offsetof(struct seccomp_data, nr));
-	if (strcmp(mode, "plain") == 0)
+	if (strcmp(mode, "plain") == 0) {
 		EACH(plain, SECCOMP_RET_USER_NOTIF);
-	else
+	} else if (strcmp(mode, "hidden") == 0) {
+		EACH(signals, SECCOMP_RET_USER_NOTIF);
+	} else if (strcmp(mode, "some") == 0) { /* SIGUSR1 by kill alone */
+		unless(SYS_kill, 4);
+		load(offsetof(struct seccomp_data, args[1]));
+		unless(SIGUSR1, 1);
+		answer(SECCOMP_RET_USER_NOTIF);
+		answer(SECCOMP_RET_ALLOW);
+	} else {
 		EACH(listener, SECCOMP_RET_USER_NOTIF);
+	}
 	answer(SECCOMP_RET_ALLOW);
 	int fd = install(SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
 	if (fd < 0) {
@@ -132,6 +159,8 @@ static void run(const char *mode, int sock, char **argv)
 	close(fd);
 	if (strcmp(mode, "whole") == 0)
 		harden();
+	if (strcmp(mode, "hidden") == 0)
+		hide();
 	close(sock);
 	execvp(argv[0], argv);
 	perror("outer: exec");
@@ -163,7 +192,7 @@ int main(int argc, char **argv)
 {
 	int sock[2], fd;
 	if (argc < 3) {
-		fprintf(stderr, "usage: outer plain|listener|whole PROGRAM [ARG...]\n");
+		fprintf(stderr, "usage: outer plain|listener|hidden|some|whole PROGRAM [ARG...]\n");
 		return 126;
 	}
 	denies = mmap(NULL, sizeof *denies, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
