@@ -35,9 +35,12 @@ func (r *Refusal) matches(args [6]uint64) bool {
 	return len(r.When) == 0 || slices.ContainsFunc(r.When, func(c Case) bool { return c.matches(args) })
 }
 
-// Table has the refusals that the supervisor answers, by call number on this
-// machine.
-type Table map[int][]RefusedCall
+// Table has what the supervisor answers, by call number on this machine. The zero value
+// refuses nothing, and decides on every call.
+type Table struct {
+	refused map[int][]RefusedCall
+	decided map[int][]Case // no case: every call
+}
 
 // RefusedCall is a refusal of one call.
 type RefusedCall struct {
@@ -45,31 +48,40 @@ type RefusedCall struct {
 	Name string // of the call
 }
 
-// Table returns the refusals of the plan that the supervisor answers. See [Plan.Reported].
+// Table returns what the supervisor answers of the plan. See [Plan.Reported].
 func (p Plan) Table() (Table, error) {
-	t := Table{}
+	t := Table{refused: map[int][]RefusedCall{}, decided: map[int][]Case{}}
 	add := func(e Exception) error {
 		for _, name := range e.Syscalls {
-			nr, late := shared[name]
-			if !late {
-				call, err := scmp.GetSyscallFromName(name)
-				if err != nil {
-					return fmt.Errorf("%s: libseccomp does not know it: %w", name, err)
-				}
-				nr = uint32(call)
+			nr, err := numberOf(name)
+			if err != nil {
+				return err
 			}
-			t[int(int32(nr))] = append(t[int(int32(nr))], RefusedCall{e, name}) // a negative one is of no call here
+			t.refused[nr] = append(t.refused[nr], RefusedCall{e, name})
 		}
 		return nil
 	}
+	for _, n := range p.Notified {
+		for _, name := range n.Syscalls {
+			nr, err := numberOf(name)
+			if err != nil {
+				return Table{}, err
+			}
+			when := n.When
+			if len(when) == 0 {
+				when = []Case{nil} // it matches every call
+			}
+			t.decided[nr] = append(t.decided[nr], when...)
+		}
+	}
 	for _, r := range p.Reported {
 		if err := add(Exception{Refusal: r}); err != nil {
-			return nil, err
+			return Table{}, err
 		}
 	}
 	for _, e := range p.Excepted {
 		if err := add(e); err != nil {
-			return nil, err
+			return Table{}, err
 		}
 	}
 	return t, nil
@@ -78,11 +90,29 @@ func (p Plan) Table() (Table, error) {
 // Of returns the refusal that applies to a call, or nil. A refusal without
 // exceptions comes first.
 func (t Table) Of(number int, args [6]uint64) *RefusedCall {
-	list := t[number]
+	list := t.refused[number]
 	for i := range list {
 		if list[i].matches(args) {
 			return &list[i]
 		}
 	}
 	return nil
+}
+
+// Decides reports whether the plan notifies a call that it does not refuse. A filter that a
+// command loads itself can stop other calls for a tracer.
+func (t Table) Decides(number int, args [6]uint64) bool {
+	return t.decided == nil || slices.ContainsFunc(t.decided[number], func(c Case) bool { return c.matches(args) })
+}
+
+// numberOf is the number of a call; a negative one is of no call here.
+func numberOf(name string) (int, error) {
+	if number, late := shared[name]; late {
+		return int(int32(number)), nil
+	}
+	call, err := scmp.GetSyscallFromName(name)
+	if err != nil {
+		return 0, fmt.Errorf("%s: libseccomp does not know it: %w", name, err)
+	}
+	return int(call), nil
 }

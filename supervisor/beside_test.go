@@ -187,6 +187,47 @@ func TestCallsThatAnotherListenerTakesUnseen(t *testing.T) {
 	t.Log("held: " + mode)
 }
 
+// A command's own filter can stop calls for a tracer that the session has no decision on.
+// They end as without one, and nothing is judged or written.
+func TestCallsThatACommandItselfHasStopped(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	cfg, log := testConfig(t, besidePolicy)
+	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "c.yaml:1:2"}}
+	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
+		t.Fatal(err)
+	}
+	b := openConfig(t, cfg, log)
+	b.compiled(t, "own", `
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(void) {
+	static const int own[] = { SYS_getppid, SYS_openat, SYS_openat2, SYS_connect, SYS_listen, SYS_umask, SYS_fcntl };
+	enum { N = sizeof own / sizeof *own };
+	struct sock_filter f[2 * N + 2] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0) };
+	for (int i = 0; i < N; i++) {
+		f[2 * i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, own[i], 0, 1);
+		f[2 * i + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE);
+	}
+	f[2 * N + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	struct sock_fprog p = { 2 * N + 2, f };
+	syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &p);
+	for (int i = 0; i < N; i++)
+		if (syscall(own[i], -100, "/proc/version", 0, 0) != -1 || errno != ENOSYS)
+			dprintf(1, "call %d: %d\n", own[i], errno);
+	dprintf(1, "end\n");
+}`)
+	if exit, out := b.run(t, filepath.Join(cfg.Cwd, "own")); b.Engine() != "trace" || out != "end\n" {
+		t.Errorf("engine %s: %+v\n%s", b.Engine(), exit, out)
+	}
+	if faults := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventFault }); len(faults) > 0 {
+		t.Errorf("%d faults, such as %+v", len(faults), faults[0])
+	}
+}
+
 // What commands try against the stop of an execve by SIGSYS. The program is denied.
 func TestAttacksOnExecsThatEndWithSIGSYS(t *testing.T) {
 	if os.Getenv(outerEnv) == "" {

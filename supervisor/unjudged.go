@@ -31,7 +31,7 @@ func setRefusals(s *Session, cfg *launch.Config, plan seccomp.Plan) error {
 	if cfg.Filter, err = plan.Compile(runtime.GOARCH); err != nil {
 		return err
 	}
-	s.confined.refusals = nil
+	s.confined.refusals = seccomp.Table{}
 	cfg.Unjudged = true
 	if !s.cfg.Network.Shared && cfg.Landlock != nil && launch.LandlockABI() >= landlockNet {
 		cfg.Landlock.Net |= tcp

@@ -107,6 +107,9 @@ func (l *Loop) dispatch(c *call) (answer, error) {
 	if refusal := l.refusals.of(c); refusal != nil {
 		return l.refusals.answer(c, refusal)
 	}
+	if !l.refusals.table.Decides(c.Syscall, c.Args) {
+		return deny(unix.ENOSYS), nil // a filter of the command's own stopped it: as without a tracer
+	}
 	if handle := l.handlers[c.Syscall]; handle != nil {
 		return handle(c)
 	}
