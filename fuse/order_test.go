@@ -120,10 +120,10 @@ func TestChangesOfTheHostAreSeenInTheirOrder(t *testing.T) {
 		s := start(t, options{noEventReader: true, plain: plain})
 		for n, second := range secondChanges {
 			for i, first := range firstChanges {
-				if !all && n > 1 && i%len(secondChanges) != n {
-					continue // the first two are tried with all
-				}
-				for _, sight := range orderSights {
+				for k, sight := range orderSights {
+					if !all && (i+k)%len(secondChanges) != n {
+						continue // every first change, every second one and every sight is tried
+					}
 					t.Run(fmt.Sprintf("%s, then %s, plain %v, by %s", first.name, second.name, plain, sight.name), func(t *testing.T) {
 						rel := fmt.Sprintf("%s/%d/%s", second.name, i, sight.name)
 						must(t, os.MkdirAll(s.back(rel), 0o755))

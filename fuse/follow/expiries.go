@@ -80,14 +80,30 @@ func (f *Follower) Settle(m *Mount, node uint64, waits func()) {
 	if f.expiries.some.Load() == 0 {
 		return
 	}
-	late := map[*Mount][]*expiry{}
-	for _, e := range f.expiries.awaited(m, node, waits) {
-		late[e.mount] = append(late[e.mount], e)
+	f.expiries.overtake(f.expiries.awaited(m, node, waits))
+}
+
+// mostExpiries bounds the names on the way. There are more of them where the host makes
+// names in a directory that is in use for long, and where no request settles anything.
+const mostExpiries = 1024
+
+// bound lets all names expire at once if too many are on the way.
+func (x *expiries) bound() {
+	if x.some.Load() > mostExpiries {
+		x.overtake(x.list())
 	}
-	for concerned, list := range late {
+}
+
+// overtake makes the kernel look up every name of the mounts concerned again.
+func (x *expiries) overtake(late []*expiry) {
+	byMount := map[*Mount][]*expiry{}
+	for _, e := range late {
+		byMount[e.mount] = append(byMount[e.mount], e)
+	}
+	for concerned, list := range byMount {
 		concerned.config.ForgetNames()
 		for _, e := range list {
-			f.expiries.end(e)
+			x.end(e)
 		}
 	}
 }

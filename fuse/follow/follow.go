@@ -168,6 +168,7 @@ func (f *Follower) report(events []watch.Event) {
 	for _, e := range events {
 		m, id := f.find(e.Dir)
 		m.config.Changed(id, e)
+		f.expiries.bound()
 	}
 }
 

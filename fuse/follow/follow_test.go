@@ -29,6 +29,7 @@ type site struct {
 	mu      sync.Mutex
 	changed map[string]int // number of the directory and name
 	drops   int
+	forgets int
 }
 
 func newSite(t *testing.T, most int) *site {
@@ -44,7 +45,11 @@ func newSite(t *testing.T, most int) *site {
 	t.Cleanup(s.f.Close)
 	s.m = s.f.Add(MountConfig{
 		Tree: s.tree, Backing: tree.Backing{FD: fd, Dir: true},
-		Changed:    func(dir uint64, e watch.Event) { s.note(func() { s.changed[fmt.Sprint(dir, " ", e.Name)]++ }) },
+		Changed: func(dir uint64, e watch.Event) { s.note(func() { s.changed[fmt.Sprint(dir, " ", e.Name)]++ }) },
+		ForgetNames: func() bool {
+			s.note(func() { s.forgets++ })
+			return true
+		},
 		Lost:       func() {},
 		Everything: func() { s.note(func() { s.drops++ }) },
 	})
@@ -162,6 +167,30 @@ func TestTheOldestAreReleasedFirst(t *testing.T) {
 	s.wait("the late directory", s.seen(late, "file"))
 	if s.f.Count() > 16 {
 		t.Errorf("%d directories are watched", s.f.Count())
+	}
+}
+
+// TestNamesThatTheKernelDoesNotTakeAreBounded: nobody asks for anything while a directory
+// is in use.
+func TestNamesThatTheKernelDoesNotTakeAreBounded(t *testing.T) {
+	s := newSite(t, 100)
+	d := s.dir(s.tree.Root(), "d")
+	var taken []func()
+	for range 2 * mostExpiries {
+		taken = append(taken, s.m.Expiring(d.ID()))
+	}
+	s.touch("d/x")
+	s.wait("an expiry of all names", func() bool { return s.forgets > 0 })
+	s.touch("d/y")
+	s.wait("a further change", s.seen(d, "y"))
+	if s.forgets != 1 {
+		t.Errorf("all names expired %d times", s.forgets)
+	}
+	for _, done := range taken {
+		done() // the kernel takes them at last
+	}
+	if n := s.f.expiries.some.Load(); n != 0 {
+		t.Errorf("%d names are on the way", n)
 	}
 }
 

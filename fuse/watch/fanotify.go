@@ -118,6 +118,16 @@ func (w *Watcher) parseFanotify(buf []byte) (events []Event, lost bool) {
 	return events, lost
 }
 
+// fanotifyLength returns the length of the events in buf without their records, as FIONREAD
+// counts them.
+func fanotifyLength(buf []byte) (length int) {
+	for len(buf) >= headSize {
+		length += headSize
+		buf = buf[min(max(int(binary.NativeEndian.Uint32(buf)), headSize), len(buf)):]
+	}
+	return length
+}
+
 // parseRecords returns the directory and the name of an event.
 func parseRecords(buf []byte) (handle []byte, name string, ok bool) {
 	order := binary.NativeEndian

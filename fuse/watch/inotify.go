@@ -23,7 +23,7 @@ func (w *Watcher) addInotify(d *directory, fd int) error {
 		if err != nil {
 			return fmt.Errorf("inotify_init1: %w", err)
 		}
-		w.ino = queue{os.NewFile(uintptr(ino), "inotify"), ino, w.parseInotify}
+		w.ino = queue{os.NewFile(uintptr(ino), "inotify"), ino, w.parseInotify, func(buf []byte) int { return len(buf) }}
 		w.begin(w.ino)
 	}
 	watch, err := unix.InotifyAddWatch(w.ino.fd, "/proc/self/fd/"+strconv.Itoa(fd), watchMask)

@@ -8,8 +8,10 @@ package watch
 
 import (
 	"errors"
+	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -98,13 +100,16 @@ type queue struct {
 	file  *os.File
 	fd    int
 	parse func([]byte) (events []Event, lost bool)
+	// length returns how much of FIONREAD the events in a buffer are.
+	length func([]byte) int
 }
 
 // reading is locked while queues are read and their events are reported. It is taken before
 // Watcher.mu.
 type reading struct {
 	sync.Mutex
-	buf []byte
+	buf   []byte
+	begun atomic.Uint64 // how often the queues were read, with the present time
 }
 
 // directory is one watched directory under one number.
@@ -127,7 +132,7 @@ func New(c Config) *Watcher {
 		w.most = Share()
 	}
 	if fd, err := unix.FanotifyInit(groupFlags, unix.O_RDONLY); err == nil {
-		w.fan = queue{os.NewFile(uintptr(fd), "fanotify"), fd, w.parseFanotify}
+		w.fan = queue{os.NewFile(uintptr(fd), "fanotify"), fd, w.parseFanotify, fanotifyLength}
 		w.begin(w.fan)
 	}
 	return w
@@ -151,39 +156,68 @@ func (w *Watcher) follow(f *os.File) {
 	}
 }
 
-// Drain returns after every change has been reported that happened before the call. It
-// calls waits, if not nil, before it waits for a goroutine that reports changes.
+// Drain returns after every change has been reported that happened before the call. Changes
+// during the call do not prolong it without end. Drain calls waits, if not nil, before it
+// waits for a goroutine that reports changes.
 func (w *Watcher) Drain(waits func()) { w.drain(waits) }
 
 // drain reports false if there was nothing to read.
 func (w *Watcher) drain(waits func()) bool {
-	if !w.reading.TryLock() {
+	if before := w.reading.begun.Load(); !w.reading.TryLock() {
 		if waits != nil {
 			waits()
 		}
 		w.reading.Lock()
+		if waits != nil && w.reading.begun.Load() > before {
+			w.reading.Unlock() // another call has begun after this one, and has ended
+			return true
+		}
 	}
 	defer w.reading.Unlock()
+	w.reading.begun.Add(1)
 	w.mu.Lock()
 	queues, any := [...]queue{w.fan, w.ino}, w.ended
 	w.mu.Unlock()
 	for _, q := range queues {
-		for q.file != nil {
-			n, err := unix.Read(q.fd, w.reading.buf)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if err != nil || n <= 0 {
-				break
-			}
+		if q.file != nil && w.drainQueue(q) {
 			any = true
-			w.report(q.parse(w.reading.buf[:n]))
-			if len(w.reading.buf)-n > longestEvent {
-				break // the queue was empty then
-			}
 		}
 	}
 	return any
+}
+
+// drainQueue reports the events that are in a queue now. It reports false if there are none.
+func (w *Watcher) drainQueue(q queue) (any bool) {
+	buf := w.reading.buf
+	for rest := -1; rest != 0; {
+		n, err := unix.Read(q.fd, buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n <= 0 {
+			break
+		}
+		any = true
+		if rest < 0 && len(buf)-n <= longestEvent {
+			rest = queued(q.fd)
+		} else {
+			rest = max(rest-q.length(buf[:n]), 0)
+		}
+		w.report(q.parse(buf[:n]))
+		if len(buf)-n > longestEvent {
+			break // the queue was empty then
+		}
+	}
+	return any
+}
+
+// queued returns the length of a queue in the units of the kernel.
+func queued(fd int) int {
+	n, err := unix.IoctlGetUint32(fd, unix.TIOCINQ) // it has the number of FIONREAD
+	if err != nil {
+		return math.MaxInt
+	}
+	return int(n)
 }
 
 func (w *Watcher) report(events []Event, lost bool) {

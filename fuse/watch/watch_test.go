@@ -292,6 +292,32 @@ func TestAnOverflowIsReported(t *testing.T) {
 	s.wait("the overflow", func() bool { return s.lost > 0 })
 }
 
+// TestADrainEndsWhileTheHostGoesOn: the host makes as many changes as fit into the buffer
+// whenever some are reported.
+func TestADrainEndsWhileTheHostGoesOn(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		reports, dir := 0, t.TempDir()
+		change := func() {
+			other(t, dir, fmt.Sprintf("seq -f %%0200.0f %d %d | xargs touch", 300*reports, 300*reports+299))
+		}
+		s := &seen{t: t, w: New(Config{OnDemand: true, Most: 10, Lost: func() { t.Error("changes were lost") }, Report: func([]Event) {
+			if reports++; reports < 20 {
+				change()
+			}
+		}})}
+		t.Cleanup(s.w.Close)
+		if without {
+			withoutFanotify(s.w)
+		}
+		s.add(1, dir)
+		change()
+		s.w.Drain(nil)
+		if reports == 0 || reports > 3 {
+			t.Errorf("without fanotify %v: %d times as many changes were reported as fit into the buffer", without, reports)
+		}
+	}
+}
+
 func TestNetworkFilesystemsAreNotWatched(t *testing.T) {
 	for _, magic := range []int64{unix.NFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.FUSE_SUPER_MAGIC, unix.V9FS_MAGIC, 0x12345} {
 		if local(magic) {
