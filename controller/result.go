@@ -256,7 +256,7 @@ var resultFields = map[string]string{
 	"backend":          "kind of the sandbox",
 	"image":            "image whose files the sandbox had; absent: those of the machine",
 	"policy_digest":    "digest of the policy",
-	"engine":           "what stopped the calls of commands in the sandbox: listener or trace; absent: it did not open",
+	"engine":           "what stopped the calls of commands in the sandbox: listener, trace or none; absent: it did not open",
 	"degraded":         "mechanisms that the sandbox ran without, as degraded of its configuration allows; absent: none",
 	"repo":             "directory of the repository",
 	"base_commit":      "commit from which the agent started",

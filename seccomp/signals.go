@@ -51,8 +51,8 @@ type Signals struct {
 	Evaluated SignalSet
 	// First are notified if the target is one of [FirstProcesses].
 	First SignalSet
-	// Inside is set if a pid namespace confines signals to the session. Otherwise calls that make the kernel send signals later are
-	// refused.
+	// Inside is set if a pid namespace confines signals to the session. Otherwise calls
+	// that make the kernel send signals later are refused.
 	Inside bool
 }
 

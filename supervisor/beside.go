@@ -13,15 +13,15 @@ import (
 	"agentsh/supervisor/probe"
 )
 
-// Beside is what the listener of another supervisor takes from a session that is below it.
-// The kernel asks that listener first, and a tracer does not see a call that it continues.
+// Beside has the calls that the listener of another supervisor takes from a session below
+// it. The kernel asks that listener first. A tracer does not see a call that it continues.
 type Beside struct {
 	Taken   []string `json:"taken"`             // calls that it takes
 	Refused []string `json:"refused,omitempty"` // those among them that fail here: nothing could judge them
 	cookie  uint64   // of execs that end with SIGSYS; 0: it does not take them
 }
 
-// remedy is what gives a session its calls back.
+// remedy says how a session gets these calls.
 const remedy = "to change: run agentsh outside that supervisor, or have its filter leave these calls out"
 
 // Takes reports whether the other listener takes a call.
@@ -115,8 +115,8 @@ func SurveyBeside() (*Beside, error) {
 	return &Beside{Taken: taken}, err
 }
 
-// confinedOtherwise are the calls that need no decision of this session: the supervisor
-// repeats the host's edits from the start, and a network of its own has nothing outside.
+// confinedOtherwise returns the calls that need no decision. The supervisor repeats the
+// host's edits for watchers from the start. A network of its own reaches nothing outside.
 func confinedOtherwise(s *Session) []string {
 	left := []string{"inotify_init", "inotify_init1"}
 	if !sharesNetwork(s) && !s.cfg.Policy.Governs(policy.GroupUnixSocket) {

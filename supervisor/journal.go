@@ -26,9 +26,8 @@ type journal struct {
 	unwritten int              // events since the last one that was written
 }
 
-// begin writes the event of a session's start, with the engine that stops its calls, what
-// holds its guarantees and the mechanisms that it runs without. end is silent unless
-// begin succeeded.
+// begin writes the event of a session's start. It has the engine that stops calls, what
+// holds the guarantees, and the missing mechanisms. end is silent unless begin succeeded.
 func (j *journal) begin(p *policy.Policy, engine string, c confined) error {
 	e := wire.Event{
 		Type: wire.EventSession, Phase: "begin", Mechanism: engine, HeldBy: c.requested.Holders(c.missing),

@@ -21,8 +21,8 @@ const NoEngine = "none"
 // first program of each command before it starts it.
 func (c *confined) unjudged() bool { return c.missing.Has(probe.NestedCommands) }
 
-// setRefusals sets the filter of a session without an engine, and keeps TCP inside by Landlock
-// where the kernel can: no filter may be loaded below some supervisors.
+// setRefusals sets the filter of a session without an engine, which only refuses calls. Below
+// some supervisors it cannot be loaded, so Landlock refuses TCP as well where it can.
 func setRefusals(s *Session, cfg *launch.Config, plan seccomp.Plan) error {
 	const tcp = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
 	const landlockNet = 4 // ABI

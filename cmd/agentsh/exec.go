@@ -101,7 +101,8 @@ func (o *execOptions) sessionFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	f.StringVarP(&o.workspace, "workspace", "w", "", "`DIR` the command works in, under file policy (default: the current directory)")
 	f.StringVar(&o.audit, "audit", "", "audit log `FILE` (default: a new one in the state directory)")
-	f.StringSliceVar(&o.degraded, "degraded", nil, "start without mechanisms `NAME,...` where this machine lacks them; see 'agentsh detect'")
+	f.StringSliceVar(&o.degraded, "degraded", nil,
+		"start without mechanisms `NAME,...` (any: all of them) where this machine lacks them; see 'agentsh detect'")
 	f.BoolVar(
 		&o.network,
 		"share-network",

@@ -25,9 +25,9 @@ type expiry struct {
 	taken chan struct{} // closed when the kernel has taken the notice
 }
 
-// Expiring says that the kernel is told to look up a name again in the directory with the
-// number dir, and that nothing newer may be answered before. The caller calls taken when
-// the kernel has taken the notice.
+// Expiring records that the kernel is told to look up a name again, in the directory with
+// the number dir. Nothing newer may be answered before. The caller calls taken when the
+// kernel has taken the notice.
 func (m *Mount) Expiring(dir uint64) (taken func()) {
 	if m == nil {
 		return func() {}

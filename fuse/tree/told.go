@@ -316,10 +316,9 @@ type LostName struct {
 	Used bool
 }
 
-// OnLost sets the function that is called when a node loses a name because it does not lead
-// to the node in the backing any more. The kernel may still use the name for the node, until
-// the function's caller is told otherwise by [Host.Settled]. The function is called under
-// the tree's lock.
+// OnLost sets the function that is called when a node loses a name, which does not lead to
+// the node in the backing any more. The kernel may still use the name for the node, until
+// [Host.Settled] is called. The function is called under the tree's lock.
 func (h Host) OnLost(f func(LostName)) {
 	t := h.t
 	t.mu.Lock()

@@ -35,7 +35,7 @@ func (r *Registers) transfer(request uintptr, tid int) error {
 	if errno != 0 {
 		return fmt.Errorf("registers: %w", errno)
 	}
-	// A kernel may say of registers that were set how many bytes it did not take.
+	// After setting registers, a kernel may return how many bytes are left over instead.
 	if request == unix.PTRACE_GETREGSET && iov.Len != regsSize {
 		return errors.New("not a 64-bit program")
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"agentsh/supervisor/probe"
 )
 
 func TestTheSchemaOfTheConfigurationHasItsKeys(t *testing.T) {
@@ -34,5 +36,28 @@ func TestTheSchemaOfTheConfigurationHasItsKeys(t *testing.T) {
 		if got, want := strings.Join(slices.Sorted(maps.Keys(p.Properties)), ", "), known(name+": {zzzzzzzzz: 1}\n"); got != want {
 			t.Errorf("%s: the schema has %s, the reader %s", name, got, want)
 		}
+	}
+}
+
+func TestTheSchemaOfTheConfigurationHasEveryName(t *testing.T) {
+	type names struct{ Enum []string }
+	var schema struct {
+		Properties struct {
+			Require struct{ Items names }
+		}
+		Defs struct {
+			Degraded struct {
+				AnyOf []struct{ Items names }
+			}
+		} `json:"$defs"`
+	}
+	if err := json.Unmarshal(ConfigSchema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := schema.Properties.Require.Items.Enum, probe.Requirements(); !slices.Equal(got, want) {
+		t.Errorf("require: the schema has %q, the reader %q", got, want)
+	}
+	if got, want := schema.Defs.Degraded.AnyOf[1].Items.Enum, append(probe.Mechanisms(), probe.AnyMechanism); !slices.Equal(got, want) {
+		t.Errorf("degraded: the schema has %q, the reader %q", got, want)
 	}
 }

@@ -19,9 +19,9 @@ func inContainer() bool {
 	})
 }
 
-// InContainer is the configuration completed by its key container, in a container: what may
-// be missing there, and the policy of commands that name none. told says what sessions
-// there do without; empty: nothing is missing, or this is no container.
+// InContainer returns the configuration of this machine. In a container its key container
+// is applied: what may be missing, and the policy of commands that name none. told says what
+// sessions run without; it is empty if nothing is missing, or outside a container.
 func InContainer(c supervisor.OperatorConfig) (out supervisor.OperatorConfig, told string, err error) {
 	if len(c.Container.Degraded) == 0 || !inContainer() {
 		return c, "", nil
@@ -42,8 +42,8 @@ func InContainer(c supervisor.OperatorConfig) (out supervisor.OperatorConfig, to
 func containerLosses(missing probe.Missing, policy string) string {
 	text := "this container gives less than a session needs"
 	if missing.Has(probe.Namespaces) {
-		text += ": it allows no namespaces. Policy " + policy + " holds whole trees by Landlock, without rules in the workspace, change " +
-			"record and network"
+		text += ": it allows no namespaces. Landlock enforces policy " + policy + " for whole trees. There are no rules inside the " +
+			"workspace, no change record and no network"
 	} else {
 		for _, name := range missing.Names() {
 			text += "\n  without " + name + ": " + probe.Consequence(name)

@@ -104,7 +104,7 @@ var candidates = []candidate{
 		"seccomp_notify",
 		"seccomp user notification",
 		asIs("seccomp_notify"),
-		"Linux 5.6 or newer, and a container whose profile allows seccomp(2); gVisor has no listener",
+		"Linux 5.6 or newer, and a container whose profile allows seccomp(2); gVisor has no listener; if busy, another supervisor has it",
 	},
 	{
 		"seccomp_trace",

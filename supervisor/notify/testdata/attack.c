@@ -3,9 +3,9 @@
  *
  * attack MODE PATH FLIP TRIES: MODE is vfork or shared; PATH's last byte flips
  * between a and b when FLIP holds p; argv[1] flips between ok and ek when it
- * holds a. Prints: ran refused killed wrong-program wrong-argument, then the same
- * of a first try with what is allowed and of a second one with what is denied,
- * which nothing changes. Each other try begins after a change. */
+ * holds a. Prints the counts ran refused killed wrong-program wrong-argument, then
+ * those of two tries in which nothing changes. The first is of what is allowed, the
+ * second of what is denied. Each other try begins after a change. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

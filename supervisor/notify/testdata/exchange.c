@@ -2,9 +2,9 @@
  * process exchanges the files A and B (names), or writes the content of B into A
  * and back (content), or exchanges
  * them while their directory, in which the program runs, has another name (cwd).
- * Prints how many runs ended with 0, with 42 and otherwise, whether the other process
- * went on, and the same of a first run without an exchange and of one after a single
- * exchange. Each other run begins after an exchange. */
+ * Prints how many runs ended with 0, with 42 and otherwise, and whether the other
+ * process went on. The same follows for a first run without an exchange, and for one
+ * after a single exchange. Each other run begins after an exchange. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
