@@ -89,7 +89,8 @@ func readStat(dir int, name string) (stat, error) {
 }
 
 // parseStat reads the fields after the command name, which may contain spaces and
-// parentheses.
+// parentheses. The error is ESRCH for a process that was reaped while the kernel wrote
+// them: it has -1 as its group. See do_task_stat in fs/proc/array.c.
 func parseStat(text []byte) (stat, error) {
 	var s stat
 	var value uint64
@@ -108,6 +109,9 @@ func parseStat(text []byte) (stat, error) {
 			continue
 		case digits == 0: // between fields
 			continue
+		}
+		if field == fieldGroup && digits < 0 {
+			return stat{}, unix.ESRCH
 		}
 		if !s.set(field, value, digits > 0) {
 			return stat{}, errBadStat

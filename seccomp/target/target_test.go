@@ -169,6 +169,14 @@ func TestStatFilesWithAnyNameAreRead(t *testing.T) {
 	}
 }
 
+// A process that is reaped while its file is read is no error in a list of processes: a signal
+// to a group would be denied because of a process that has nothing to do with it.
+func TestAProcessThatIsReapedWhileItIsReadIsMissing(t *testing.T) {
+	if s, err := parseStat([]byte("12 (sh) X 0 -1 -1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 0 0 424242 9 9")); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("%+v %v", s, err)
+	}
+}
+
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("12 (sh) S 7 3 3 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 5 0 424242 9 9"))
 	f.Fuzz(func(_ *testing.T, text []byte) { _, _ = parseStat(text) })

@@ -128,27 +128,27 @@ static void stops(void)
 		}
 		next(pid, WUNTRACED);
 		say("more %d\n", waitpid(pid, NULL, WUNTRACED | WNOHANG | WCONTINUED));
-		kill(pid, SIGCONT);
+		need(kill(pid, SIGCONT) == 0, "kill");
 		next(pid, WCONTINUED);
 		let_go();
 		next(pid, WUNTRACED);
-		kill(pid, SIGCONT);
+		need(kill(pid, SIGCONT) == 0, "kill");
 		next(pid, 0);
 	}
 	pid_t pid = child();
 	if (pid == 0)
 		forever();
-	kill(pid, SIGSTOP);
+	need(kill(pid, SIGSTOP) == 0, "kill");
 	next(pid, WUNTRACED);
-	kill(pid, SIGTERM); /* waits until it continues */
-	kill(pid, SIGCONT);
+	need(kill(pid, SIGTERM) == 0, "kill"); /* waits until it continues */
+	need(kill(pid, SIGCONT) == 0, "kill");
 	next(pid, 0);
 	pid = child();
 	if (pid == 0)
 		forever();
-	kill(pid, SIGSTOP);
+	need(kill(pid, SIGSTOP) == 0, "kill");
 	next(pid, WUNTRACED);
-	kill(pid, SIGKILL);
+	need(kill(pid, SIGKILL) == 0, "kill");
 	next(pid, 0);
 }
 
@@ -165,7 +165,7 @@ static void infos(void)
 		need(waitid(P_PID, pid, &info, WSTOPPED | (i < 2 ? WNOWAIT : 0)) == 0, "waitid");
 		say("stop %d %d\n", info.si_code == CLD_STOPPED, info.si_status == SIGSTOP);
 	}
-	kill(pid, SIGCONT);
+	need(kill(pid, SIGCONT) == 0, "kill");
 	need(waitid(P_PID, pid, &info, WCONTINUED) == 0, "waitid");
 	say("cont %d %d\n", info.si_code == CLD_CONTINUED, info.si_status == SIGCONT);
 	let_go();
@@ -180,7 +180,7 @@ static void infos(void)
 	pid = child();
 	if (pid == 0)
 		forever();
-	kill(pid, SIGKILL);
+	need(kill(pid, SIGKILL) == 0, "kill");
 	need(waitid(P_PID, pid, &info, WEXITED) == 0, "waitid");
 	say("killed %d %d\n", info.si_code == CLD_KILLED, info.si_status);
 }
@@ -365,13 +365,13 @@ static void groups(void)
 		forever();
 	}
 	setpgid(second, first);
-	kill(-first, SIGSTOP);
+	need(kill(-first, SIGSTOP) == 0, "kill");
 	next(first, WUNTRACED);
 	next(second, WUNTRACED);
-	kill(-first, SIGCONT);
+	need(kill(-first, SIGCONT) == 0, "kill");
 	next(first, WCONTINUED);
 	next(second, WCONTINUED);
-	kill(-first, SIGTERM);
+	need(kill(-first, SIGTERM) == 0, "kill");
 	next(first, 0);
 	next(second, 0);
 	say("group gone %d\n", kill(-first, 0) < 0 && errno == ESRCH);
@@ -438,22 +438,22 @@ static void jobs(int tty)
 	setpgid(pid, pid);
 	next(pid, WUNTRACED);
 	need(tcsetpgrp(tty, pid) == 0, "foreground");
-	kill(-pid, SIGCONT);
+	need(kill(-pid, SIGCONT) == 0, "kill");
 	next(pid, WCONTINUED);
 	need(write(master, "\n", 1) == 1, "type");
 	next(pid, WUNTRACED);
 	need(tcsetpgrp(tty, getpgrp()) == 0, "background");
 	say("foreground %d\n", tcgetpgrp(tty) == getpgrp());
-	kill(-pid, SIGCONT);
+	need(kill(-pid, SIGCONT) == 0, "kill");
 	next(pid, WUNTRACED);
 	need(tcsetpgrp(tty, pid) == 0, "foreground");
-	kill(-pid, SIGCONT);
+	need(kill(-pid, SIGCONT) == 0, "kill");
 	next(pid, WUNTRACED);
-	kill(-pid, SIGCONT);
+	need(kill(-pid, SIGCONT) == 0, "kill");
 	next(pid, WCONTINUED);
 	need(write(master, "\x1a", 1) == 1, "type");
 	next(pid, WUNTRACED);
-	kill(-pid, SIGCONT);
+	need(kill(-pid, SIGCONT) == 0, "kill");
 	need(write(master, "\x03", 1) == 1, "type");
 	next(pid, 0);
 }
@@ -512,7 +512,7 @@ static void child_signals(void)
 		if (!quiet)
 			sigsuspend(&old);
 		next(pid, WUNTRACED);
-		kill(pid, SIGCONT);
+		need(kill(pid, SIGCONT) == 0, "kill");
 		if (!quiet)
 			sigsuspend(&old);
 		else
@@ -552,9 +552,9 @@ static void restarts(void)
 			_exit(0);
 		}
 		wait_for_state(pid, 'S');
-		kill(pid, SIGSTOP);
+		need(kill(pid, SIGSTOP) == 0, "kill");
 		next(pid, WUNTRACED);
-		kill(pid, SIGCONT);
+		need(kill(pid, SIGCONT) == 0, "kill");
 		next(pid, 0);
 		close(report[0]);
 		close(report[1]);
@@ -577,8 +577,8 @@ static void queued(void)
 	if (pid == 0) {
 		for (int i = 0; i < 5; i++)
 			sigqueue(self, SIGRTMIN, (union sigval){ .sival_int = i });
-		kill(self, SIGUSR1);
-		kill(self, SIGUSR1);
+		need(kill(self, SIGUSR1) == 0, "kill");
+		need(kill(self, SIGUSR1) == 0, "kill");
 		_exit(0);
 	}
 	next(pid, 0);
@@ -625,9 +625,9 @@ static void storms(void)
 			}
 			for (volatile unsigned n = rand_r(&seed) % 400000; n; n--)
 				;
-			kill(pid, kinds[kind][0]);
+			need(kill(pid, kinds[kind][0]) == 0, "kill");
 			if (kinds[kind][1])
-				kill(pid, kinds[kind][1]);
+				need(kill(pid, kinds[kind][1]) == 0, "kill");
 			int status;
 			int done = waitpid(pid, &status, 0) == pid;
 			int fine = (WIFEXITED(status) && WEXITSTATUS(status) == 0) || (kind != 1 && WIFSIGNALED(status));
@@ -647,7 +647,7 @@ static void rule(void)
 		forever();
 	say("%d\n", kill(pid, SIGUSR2));
 	say("%d %d\n", kill(0, SIGUSR2), killpg(getpgrp(), SIGUSR2));
-	kill(pid, SIGINT);
+	need(kill(pid, SIGINT) == 0, "kill");
 	next(pid, 0);
 }
 
