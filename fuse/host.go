@@ -226,8 +226,12 @@ func (m *mount) dropEverything() {
 
 // observed is called before the answer to a request that shows what is in the backing. So
 // a command that sees a change of the host sees every earlier one: none comes from what
-// the kernel caches. A read waits for no rename and no freeze.
+// the kernel caches. A read waits for no rename and no freeze. The supervisor is no
+// command: what it replays must find the names that watchers know.
 func (m *mount) observed(h *gofuse.InHeader) {
+	if m.replays.from(h.Pid) {
+		return
+	}
 	if h.Opcode == device.OpRead {
 		if !m.tree.Moves.TryRLock() {
 			return
