@@ -75,6 +75,16 @@ func TestPackagedConfiguration(t *testing.T) {
 	}
 }
 
+func TestTheInstalledConfigurationChoosesAPolicyForContainers(t *testing.T) {
+	c, err := host.ReadConfig("../../packaging/config.yaml", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Container.Policy != "/etc/agentsh/policies/plain.yaml" || len(c.Container.Degraded) == 0 {
+		t.Errorf("the key container is %+v", c.Container)
+	}
+}
+
 // TestTheInstallPageListsAllKeys asks the reader for the keys of each mapping: an
 // error about an unknown key lists them.
 func TestTheInstallPageListsAllKeys(t *testing.T) {

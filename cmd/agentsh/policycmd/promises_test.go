@@ -208,8 +208,13 @@ var promises = map[string][]promise{
 	},
 	"plain": {
 		{
-			"For an environment without namespaces and FUSE, where the operator allows sessions without namespaces (degraded: [namespaces], doc/detect.md): files are trees as a whole.",
-			[]string{"the workspace is written", "the machine's scratch files are not written"},
+			"For an environment without namespaces and FUSE, such as a container with default flags: files are trees as a whole.",
+			[]string{"the workspace is written", "the files of agentsh are not written"},
+			"",
+		},
+		{
+			"The configuration of the packages chooses it there (key container).",
+			[]string{"TestTheInstalledConfigurationChoosesAPolicyForContainers"},
 			"",
 		},
 		{

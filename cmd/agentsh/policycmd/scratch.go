@@ -23,8 +23,8 @@ import (
 // maxTrialOutput bounds the stored output of a trial, in bytes.
 const maxTrialOutput = 1 << 20
 
-// trialTime is how long one trial may take.
-const trialTime = time.Minute
+// trialTime is how long one trial may take, also on a busy machine.
+const trialTime = 2 * time.Minute
 
 // scratch is a session for trials, with a workspace of its own. Nothing of it
 // outlives it.
