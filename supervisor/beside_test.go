@@ -13,7 +13,6 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/probe"
-	"agentsh/supervisor/view"
 )
 
 // Each session is a run of these tests below the listener of another program, which
@@ -91,14 +90,12 @@ func TestASessionBesideAnotherListener(t *testing.T) {
 		return
 	}
 	cfg, log := testConfig(t, besidePolicy)
-	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
-		t.Fatal(err)
-	}
+	giveWorkspace(t, cfg)
 	b := openConfig(t, cfg, log)
 	if b.Engine() != "trace" || b.Beside() == nil || (b.Beside().cookie != 0) != modes[mode].exec {
 		t.Fatalf("engine %s, beside %+v", b.Engine(), b.Beside())
 	}
-	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+	begin := b.begins(t)
 	if len(begin) != 1 || begin[0].Decision != "degraded" || !strings.Contains(begin[0].Hint, "listener of another supervisor") {
 		t.Errorf("the session begins with %+v", begin)
 	}
@@ -121,9 +118,7 @@ unix_socket_rules:
   - {name: one, paths: [/tmp/one], operations: ['*'], decision: allow}
 `
 	cfg, log := testConfig(t, rules)
-	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
-		t.Fatal(err)
-	}
+	giveWorkspace(t, cfg)
 	_, err := Open(context.Background(), cfg)
 	for _, want := range []string{
 		"the listener of another supervisor takes calls", "signal_rules need kill", "unix_socket_rules need connect", "run agentsh outside that supervisor",
@@ -138,20 +133,16 @@ unix_socket_rules:
 	if !b.Missing().Has(probe.CallRules) || !slices.Equal(b.Beside().Refused, []string{"kill", "connect"}) {
 		t.Errorf("missing %v, beside %+v", b.Missing(), b.Beside())
 	}
-	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+	begin := b.begins(t)
 	for _, want := range []string{"without call_rules (", "these fail for every command: kill, connect"} {
 		if len(begin) != 1 || !strings.Contains(begin[0].Hint, want) {
 			t.Errorf("the session begins without %q: %+v", want, begin)
 		}
 	}
-	for script, want := range map[string]string{
+	b.prints(t, map[string]string{
 		"sleep 100 & enable -n kill; /bin/kill -USR1 $! 2>/dev/null; echo $?; /bin/kill -0 $! 2>/dev/null; echo $?": "1\n0\n",
 		"perl -MIO::Socket::UNIX -e 'print IO::Socket::UNIX->new(q(/tmp/one)) ? q(made) : $!+0'":                    "13",
-	} {
-		if exit, out := b.run(t, "bash", "-c", script); !strings.HasSuffix(out, want) {
-			t.Errorf("%s: %+v %q", script, exit, out)
-		}
-	}
+	})
 	t.Log("held: rules")
 }
 
@@ -169,9 +160,7 @@ func TestCallsThatAnotherListenerTakesUnseen(t *testing.T) {
 	cfg, log := testConfig(t, besidePolicy+`signal_rules:
   - {name: none, signals: ['@all'], target: {type: session}, decision: deny}
 `)
-	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
-		t.Fatal(err)
-	}
+	giveWorkspace(t, cfg)
 	s, err := Open(context.Background(), cfg)
 	if err == nil {
 		t.Errorf("a session opens: %s, beside %+v", s.Engine(), s.Beside())
@@ -193,9 +182,7 @@ func TestCallsThatACommandItselfHasStopped(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	cfg, log := testConfig(t, besidePolicy)
 	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "c.yaml:1:2"}}
-	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
-		t.Fatal(err)
-	}
+	giveWorkspace(t, cfg)
 	b := openConfig(t, cfg, log)
 	b.compiled(t, "own", `
 #include <errno.h>
@@ -236,9 +223,7 @@ func TestAttacksOnExecsThatEndWithSIGSYS(t *testing.T) {
 		return
 	}
 	cfg, log := testConfig(t, besidePolicy)
-	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
-		t.Fatal(err)
-	}
+	giveWorkspace(t, cfg)
 	attack := testenv.Compile(t, "test/outer/attack.c", filepath.Join(cfg.Cwd, "attack"))
 	b := openConfig(t, cfg, log)
 	cookie := strconv.FormatUint(b.Beside().cookie, 10)

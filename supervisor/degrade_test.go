@@ -93,9 +93,7 @@ func TestAMachineWithoutAMechanism(t *testing.T) {
 
 func (p limitedMachine) test(t *testing.T) {
 	cfg, log := testConfig(t, wholePolicy)
-	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
-		t.Fatal(err)
-	}
+	giveWorkspace(t, cfg)
 	if p.forbidden != "" {
 		cfg.Forbidden = []probe.Setting{{Name: p.forbidden, At: "c.yaml:1:17"}}
 	}
@@ -136,9 +134,7 @@ func (p limitedMachine) test(t *testing.T) {
 // authorities where the variables say.
 func checkAuthorities(t *testing.T, degraded []probe.Setting) {
 	cfg, _ := testConfig(t, wholePolicy+strings.TrimSuffix(netRules, "env_policy:"))
-	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
-		t.Fatal(err)
-	}
+	giveWorkspace(t, cfg)
 	cfg.Degraded = degraded
 	cfg.Network.Egress.Credentials = []egress.Credential{
 		{Name: "api.TOKEN", Placeholder: "placeholder-of-the-token", Value: "the-real-value",
@@ -173,7 +169,7 @@ func (p limitedMachine) refused(t *testing.T, cfg Config) {
 
 // holds runs commands and looks at what they could do.
 func (p limitedMachine) checkEnforced(t *testing.T, b *box) {
-	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+	begin := b.begins(t)
 	for _, want := range p.events {
 		if len(begin) != 1 || begin[0].Decision != "degraded" || !strings.Contains(begin[0].Hint, want) {
 			t.Errorf("the first event does not say %q: %+v", want, begin)
@@ -309,9 +305,7 @@ func TestASessionWithoutAListener(t *testing.T) {
 		return
 	}
 	cfg, log := testConfig(t, testPolicy)
-	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
-		t.Fatal(err)
-	}
+	giveWorkspace(t, cfg)
 	cfg.Require = []probe.Setting{{Name: "exec_verify", At: "c.yaml:1:1"}, {Name: "env_inject_nested", At: "c.yaml:1:2"}}
 	if without == testenv.WithoutKillable { // the fallback is allowed, and not used
 		cfg.Degraded = []probe.Setting{{Name: probe.WaitKillable, At: "c.yaml:2:1"}}
@@ -320,20 +314,16 @@ func TestASessionWithoutAListener(t *testing.T) {
 	if b.Engine() != "trace" {
 		t.Fatalf("the engine is %s", b.Engine())
 	}
-	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+	begin := b.begins(t)
 	if len(begin) != 1 || begin[0].Mechanism != "trace" || begin[0].Decision != "" {
 		t.Errorf("the session begins with %+v", begin)
 	}
-	for script, want := range map[string]string{
+	b.prints(t, map[string]string{
 		"echo $BOTH; env -i sh -c 'echo $BOTH'":                               "policy\npolicy\n",
 		"/usr/bin/kill -0 1 2>/dev/null; echo $?":                             "126\n",
 		"printf '#!/bin/sh\necho script $1\n' >s; chmod +x s; ./s one; cat s": "script one\n#!/bin/sh\necho script $1\n",
 		"sh -c 'exit 3' & wait $!; echo $?; exec env echo k":                  "3\nk\n",
-	} {
-		if exit, out := b.run(t, "bash", "-c", script); !strings.HasSuffix(out, want) {
-			t.Errorf("%s: %+v %q", script, exit, out)
-		}
-	}
+	})
 	t.Log("traced all the same")
 }
 
@@ -425,5 +415,30 @@ func TestARequirementOfTheSession(t *testing.T) {
 		"c.yaml:4:5: require file_governed: the session has no workspace under file policy\n"+
 		"  to go on without: take the name out of require, at the place that is named" {
 		t.Errorf("%v", err)
+	}
+}
+
+// giveWorkspace makes the user of commands own the workspace, as sessions without a file
+// server need it.
+func giveWorkspace(t *testing.T, cfg Config) {
+	t.Helper()
+	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// begins are the events of the session's start.
+func (b *box) begins(t *testing.T) []wire.Event {
+	t.Helper()
+	return b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+}
+
+// prints runs scripts, each of which must end with its output.
+func (b *box) prints(t *testing.T, scripts map[string]string) {
+	t.Helper()
+	for script, want := range scripts {
+		if exit, out := b.run(t, "bash", "-c", script); !strings.HasSuffix(out, want) {
+			t.Errorf("%s: %+v %q", script, exit, out)
+		}
 	}
 }

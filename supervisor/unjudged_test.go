@@ -46,7 +46,7 @@ func TestASessionWithoutAnEngine(t *testing.T) {
 	if b.Engine() != NoEngine || !slices.Equal(probe.Shortest(b.Missing().Names()), []string{"nested_commands"}) {
 		t.Errorf("engine %s, missing %v", b.Engine(), b.Missing().Names())
 	}
-	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+	begin := b.begins(t)
 	for _, want := range []string{"without nested_commands (", "are advice"} {
 		if len(begin) != 1 || begin[0].Mechanism != NoEngine || begin[0].Decision != "degraded" || !strings.Contains(begin[0].Hint, want) {
 			t.Errorf("the first event does not say %q: %+v", want, begin)
