@@ -32,6 +32,21 @@ func TestATrialWhoseProcessDiesIsAnError(t *testing.T) {
 	}
 }
 
+// In gVisor the tracer would wait for a minute.
+func TestTheFirstThreadOfAProcessMakesNoTracedCalls(t *testing.T) {
+	for range 5 {
+		p, a, err := startRequest(request{Trial: trialCallsParent}, environment{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID))
+		p.close()
+		if err != nil || strings.Contains(string(status), fmt.Sprintf("\nTgid:\t%d\n", a.PID)) {
+			t.Fatalf("thread %d makes the calls, %v:\n%s", a.PID, err, status)
+		}
+	}
+}
+
 func TestEveryRequirementCanBeTried(t *testing.T) {
 	for name, r := range requirements {
 		for _, primitive := range r.primitives {

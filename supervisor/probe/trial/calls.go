@@ -25,8 +25,7 @@ func Calls(calls []Call) (int, error) {
 		err error
 	}
 	begun := make(chan started, 1)
-	go func() { // ends with its process
-		runtime.LockOSThread()
+	furtherThread(func() { // ends with its process
 		err := loadTraced(calls)
 		begun <- started{unix.Gettid(), err}
 		for err == nil && !hasTracer() {
@@ -41,9 +40,22 @@ func Calls(calls []Call) (int, error) {
 		if err == nil {
 			os.Exit(0)
 		}
-	}()
+	})
 	s := <-begun
 	return s.tid, s.err
+}
+
+// furtherThread runs f in a thread of its own that is not the first one of the process. If
+// the first thread ends before the others, gVisor does not wake a tracer that waits for it.
+func furtherThread(f func()) {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			furtherThread(f)
+			select {} // other goroutines do not get this thread
+		}
+		f()
+	}()
 }
 
 // hasTracer reports whether the calling thread is traced.
