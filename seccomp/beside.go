@@ -2,10 +2,8 @@ package seccomp
 
 import (
 	"encoding/binary"
-	"fmt"
 	"slices"
 
-	scmp "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,23 +52,19 @@ func (p Plan) Attempts() ([]Attempt, error) {
 	var out []Attempt
 	add := func(names []string, when []Case) error {
 		for _, name := range names {
-			number, late := shared[name]
-			if !late {
-				call, err := scmp.GetSyscallFromName(name)
-				if err != nil {
-					return fmt.Errorf("%s: libseccomp does not know it: %w", name, err)
-				}
-				if call < 0 {
-					continue // not on this machine
-				}
-				number = uint32(call)
+			number, err := numberOf(name)
+			if err != nil {
+				return err
+			}
+			if number < 0 {
+				continue // not on this machine
 			}
 			if len(when) == 0 {
 				when = []Case{nil}
 			}
 			for _, c := range when {
 				for _, args := range c.attempts(name) {
-					a := Attempt{Name: name, Number: int(number), Args: args}
+					a := Attempt{Name: name, Number: number, Args: args}
 					if !slices.Contains(out, a) {
 						out = append(out, a)
 					}

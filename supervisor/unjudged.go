@@ -12,6 +12,7 @@ import (
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify/engine"
 	"agentsh/supervisor/probe"
+	"agentsh/supervisor/probe/trial"
 )
 
 // NoEngine is the name in reports where nothing stops the calls of commands.
@@ -25,7 +26,6 @@ func (c *confined) unjudged() bool { return c.missing.Has(probe.NestedCommands) 
 // some supervisors it cannot be loaded, so Landlock refuses TCP as well where it can.
 func setRefusals(s *Session, cfg *launch.Config, plan seccomp.Plan) error {
 	const tcp = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
-	const landlockNet = 4 // ABI
 	plan = plan.RefusalsOnly()
 	var err error
 	if cfg.Filter, err = plan.Compile(runtime.GOARCH); err != nil {
@@ -33,7 +33,7 @@ func setRefusals(s *Session, cfg *launch.Config, plan seccomp.Plan) error {
 	}
 	s.confined.refusals = seccomp.Table{}
 	cfg.Unjudged = true
-	if !s.cfg.Network.Shared && cfg.Landlock != nil && launch.LandlockABI() >= landlockNet {
+	if !s.cfg.Network.Shared && cfg.Landlock != nil && launch.LandlockABI() >= trial.LandlockNet {
 		cfg.Landlock.Net |= tcp
 	}
 	return nil

@@ -62,6 +62,17 @@ func OpenStoppedBy(pid int, r *Registers) (*Stopped, error) {
 	return s, nil
 }
 
+// Held reports whether a tracer holds the process pid in a stop. A process that is killed
+// leaves its stop at once, before its memory is released.
+func Held(pid int) bool {
+	text, err := readProc(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid)+"/stat")
+	if err != nil {
+		return !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) // those mean that it is gone
+	}
+	rest := text[bytes.LastIndexByte(text, ')')+1:] // a space and the state: see proc_pid_stat(5)
+	return bytes.HasPrefix(rest, []byte(" t"))
+}
+
 func (s *Stopped) open() error {
 	var exe unix.Stat_t
 	if err := unix.Stat("/proc/"+strconv.Itoa(s.PID)+"/exe", &exe); err != nil {

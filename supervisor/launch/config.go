@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/probe/trial"
 )
 
 // Config is a session as its init sets it up.
@@ -175,7 +176,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("session without a filter")
 	case c.NoNamespaces && (c.User.Namespace || len(c.Mounts) > 0 || len(c.Network.Sockets) > 0):
 		return fmt.Errorf("session without namespaces, but with mounts, sockets or a user namespace")
-	case c.Opener != nil && (c.NoNamespaces || LandlockABI() < 6):
+	case c.Opener != nil && (c.NoNamespaces || LandlockABI() < trial.LandlockScopes):
 		return fmt.Errorf("opener without namespaces or without Landlock's scopes")
 	case len(c.ReadOnly) > 64:
 		return fmt.Errorf("%d paths to prove: at most 64", len(c.ReadOnly))

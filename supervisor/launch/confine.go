@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/supervisor/probe/trial"
 )
 
 // Confinement restricts a server process. It takes effect before the process has threads:
@@ -79,10 +81,10 @@ type rulesetAttr struct{ files, net, scoped uint64 }
 // ruleset makes the Landlock ruleset. See landlock(7).
 func (c *Confinement) ruleset(abi int) (*os.File, error) {
 	attr := rulesetAttr{files: supported(abi)}
-	if abi >= 4 {
+	if abi >= trial.LandlockNet {
 		attr.net = netRights
 	}
-	if abi >= 6 {
+	if abi >= trial.LandlockScopes {
 		attr.scoped = landlockScopes
 	}
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)

@@ -30,9 +30,9 @@ func (l *Landlock) check(abi int) error {
 		return errors.New("the kernel has no Landlock")
 	case l.Handled&^supported(abi) != 0:
 		return fmt.Errorf("the kernel's Landlock (ABI %d) misses the file rights %#x", abi, l.Handled&^supported(abi))
-	case l.Net != 0 && abi < 4:
+	case l.Net != 0 && abi < trial.LandlockNet:
 		return fmt.Errorf("the kernel's Landlock (ABI %d) misses network rights", abi)
-	case l.Scope && abi < 6:
+	case l.Scope && abi < trial.LandlockScopes:
 		return fmt.Errorf("the kernel's Landlock (ABI %d) misses scopes", abi)
 	}
 	return nil
@@ -62,7 +62,7 @@ const (
 const landlockScopes = 3
 
 // LandlockABI is the kernel's version of Landlock. It is 0 if Landlock is missing or
-// switched off. Scopes need 6.
+// switched off.
 func LandlockABI() int { return trial.LandlockABI() }
 
 // LandlockRights returns the file rights that this kernel supports.
@@ -77,7 +77,7 @@ func supported(abi int) uint64 {
 	if abi >= 2 {
 		rights |= unix.LANDLOCK_ACCESS_FS_REFER
 	}
-	if abi >= 3 {
+	if abi >= trial.LandlockTruncate {
 		rights |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
 	if abi >= 5 {

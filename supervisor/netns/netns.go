@@ -31,6 +31,7 @@ import (
 	"agentsh/policy"
 	"agentsh/supervisor/egress"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/probe/trial"
 )
 
 // Ports of the session's own loopback. proxyPort and redirectPort are above the
@@ -92,9 +93,6 @@ type Network struct {
 // not valid if there is no listener.
 type listenAddrs struct{ proxy, tcp, dns netip.AddrPort }
 
-// landlockNet is the first version of Landlock with network rights.
-const landlockNet = 4
-
 // Open makes the network of a session, without listeners yet. It returns nil if
 // neither the policy nor a credential governs the network: the session then has
 // loopback only, or the machine's network. [Network.Close] ends it.
@@ -104,10 +102,10 @@ func Open(cfg Config) (*Network, error) {
 	if err := checkBandwidth(p, cfg.Share, governed); err != nil || !governed {
 		return nil, err
 	}
-	if cfg.NoNamespace && !cfg.Share && launch.LandlockABI() < landlockNet {
+	if cfg.NoNamespace && !cfg.Share && launch.LandlockABI() < trial.LandlockNet {
 		return nil, nil // the filter refuses all sockets, which is stricter than any rule
 	}
-	if cfg.shared() && (cfg.NoLandlock || launch.LandlockABI() < landlockNet) {
+	if cfg.shared() && (cfg.NoLandlock || launch.LandlockABI() < trial.LandlockNet) {
 		return nil, errors.New(
 			"network_rules in a network shared with the machine need Landlock's network rights (Linux 6.7): give the session a network of its own",
 		)

@@ -134,7 +134,7 @@ func (f *follower) Stopped(tid int, status unix.WaitStatus) {
 	event, signal := engine.Event(status), status.StopSignal()
 	switch {
 	case signal == syscallStop:
-		if err := f.syscall(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := f.syscall(tid); err != nil && target.Held(tid) { // it was not killed
 			_ = unix.Kill(f.process.PID, unix.SIGKILL)
 			f.execs.reportKilled(f.a, fmt.Errorf("follow it to its script: %w", err))
 		}
@@ -203,16 +203,15 @@ func (f *follower) executed(pid int) {
 	clear(f.calls)
 	f.execs.follows.removeOthers(f, pid)
 	a := f.execs.follows.removeNext(f)
-	err := fmt.Errorf("%w: process %d executed a program that was not evaluated", errSwitched, pid)
-	if a != nil {
-		err = f.execs.accept(engine.Program{PID: pid}, a)
-	}
-	if err != nil {
+	if a == nil {
+		f.execs.reportUnjudged(pid)
 		_ = unix.Kill(pid, unix.SIGKILL)
-		if a != nil {
-			f.execs.reportKilled(a, err)
-			a.close()
-		}
+		return
+	}
+	if err := f.execs.accept(engine.Program{PID: pid}, a); err != nil {
+		_ = unix.Kill(pid, unix.SIGKILL)
+		f.execs.reportKilled(a, err)
+		a.close()
 		return
 	}
 	f.a.close()

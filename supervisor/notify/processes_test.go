@@ -6,12 +6,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/tracer"
 )
 
 // engines are the ways in which calls are stopped and answered.
@@ -110,4 +115,83 @@ func TestNoTracedProcessOutlivesItsSupervisor(t *testing.T) {
 		t.Errorf("processes of the command are left: %v", err)
 	}
 	t.Logf("the last process ended %v after the supervisor", time.Since(killed))
+}
+
+// A process that is killed while its exec is checked was denied nothing.
+func TestNoProgramIsDeniedBecauseItsProcessWasKilled(t *testing.T) {
+	_, dir := place(t)
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			s := &session{t: t, done: make(chan error, 1), traced: e.traced}
+			var pidfd, times atomic.Int32
+			kill := func(*target.Handle) (FileIdentity, error) {
+				if times.Add(1) == 2 { // at the exec stop
+					if err := unix.PidfdSendSignal(int(pidfd.Load()), unix.SIGKILL, nil, 0); err != nil {
+						t.Error(err)
+					}
+					ended := []unix.PollFd{{Fd: pidfd.Load(), Events: unix.POLLIN}}
+					for _, err := unix.Poll(ended, -1); err == unix.EINTR; {
+						_, err = unix.Poll(ended, -1)
+					}
+				}
+				return FileIdentity{}, nil
+			}
+			s.before = func(pid int) {
+				fd, err := unix.PidfdOpen(pid, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pidfd.Store(int32(fd))
+				t.Cleanup(func() { unix.Close(fd) })
+			}
+			cmd := exec.Command(filepath.Join(dir, "hello"))
+			cmd.Stdout, cmd.Stderr = &s.out, &s.out
+			cfg := Config{Rules: Rules{Evaluate: withoutUSR2, Prompt: e.prompt, Identify: kill, Inject: []string{"MISSING=1"}}}
+			s.start(cfg, CommandInfo{ID: "c1"}, cmd)
+			s.end()
+			s.printed("")
+			if n := times.Load(); n < 2 {
+				t.Errorf("the program was identified %d times, and not at its exec stop", n)
+			}
+			if denied := s.event(func(e wire.Event) bool { return e.Decision == "deny" }); denied != nil {
+				t.Errorf("%+v", *denied)
+			}
+		})
+	}
+}
+
+// An exec that the tracer did not see before its stop is killed there, and has an event.
+func TestAnExecThatNobodyJudgedIsKilledWithAnEvent(t *testing.T) {
+	bin, dir := place(t)
+	for _, prompt := range []bool{false, true} {
+		s := &session{t: t, done: make(chan error, 1), traced: true}
+		cmd := exec.Command(filepath.Join(bin, "matrix"), "at-path", dir)
+		cmd.Stdout, cmd.Stderr = &s.out, &s.out
+		s.prog = testenv.StartTraced(t, cmd, unix.SYS_EXECVE) // and no execveat
+		ended := make(chan struct{})
+		s.tracer = tracer.New(tracer.Config{Ended: ended})
+		s.loop = New(Config{Engine: s.tracer, Rules: Rules{Evaluate: withoutUSR2, Prompt: prompt}, Emit: s.emit})
+		go func() { s.done <- s.loop.Run(t.Context()) }()
+		pid := s.prog.Cmd.Process.Pid
+		if err := s.loop.Register(pid, CommandInfo{ID: "c1"}); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			s.tracer.Wait()
+			close(ended)
+		}()
+		if err := s.prog.Begin(); err != nil {
+			t.Fatal(err)
+		}
+		s.end()
+		s.printed("")
+		e := s.event(func(e wire.Event) bool { return e.Op == "exec_unjudged" })
+		if e == nil {
+			t.Fatalf("no event of the exec in %+v", s.events)
+		}
+		if e.Type != wire.EventExec || e.Decision != "deny" || e.Command != "c1" || e.Process.PID != pid || e.Process.StartTime == 0 ||
+			e.Path != filepath.Join(dir, "hello") || e.Process.Exe != filepath.Join(bin, "matrix") {
+			t.Errorf("%+v, process %+v", *e, *e.Process)
+		}
+	}
 }

@@ -101,8 +101,11 @@ func (h *execs) trust(a *attempt) (answer, error) {
 }
 
 // reportKilled writes the event of a program that was killed before its first
-// instruction.
+// instruction. A process that somebody else has killed has none: nothing was denied.
 func (h *execs) reportKilled(a *attempt, err error) {
+	if errors.Is(err, errGone) {
+		return
+	}
 	e := a.event("deny")
 	e.Mechanism, e.Message = "ptrace", err.Error()
 	if errors.Is(err, errSwitched) {
@@ -113,13 +116,42 @@ func (h *execs) reportKilled(a *attempt, err error) {
 	h.record.report(e)
 }
 
+// reportUnjudged writes the event of a program that nobody evaluated. Its process is held
+// at its exec stop, where it is killed then.
+func (h *execs) reportUnjudged(pid int) {
+	e := wire.Event{
+		Type: wire.EventExec, Op: "exec_unjudged", Decision: "deny", Mechanism: "ptrace", Process: &wire.Process{PID: pid},
+		Message: "the exec was not evaluated: its process was killed before the program began",
+	}
+	if t, err := target.OpenView(pid); err == nil { // it is killed all the same
+		defer t.Close()
+		if id, err := t.Identity(); err == nil {
+			e.Process, e.Path = process(t, id), t.Exe()
+			if caller, err := h.images.of(t, id); err == nil {
+				e.Command, e.Process.Exe = caller.command.ID, caller.path
+			}
+		}
+	}
+	h.record.report(e)
+}
+
 // errSwitched means that the program is not the one that was evaluated.
 var errSwitched = errors.New("the exec was switched while it was evaluated")
 
-// accept compares the program at its exec stop with the one that was evaluated. If the
+// accept checks the program at its exec stop and records it. The error is errGone if the
+// check failed because the process was killed meanwhile.
+func (h *execs) accept(p engine.Program, a *attempt) error {
+	err := h.check(p, a)
+	if err != nil && !errors.Is(err, errSwitched) && !target.Held(p.PID) {
+		return errGone
+	}
+	return err
+}
+
+// check compares the program at its exec stop with the one that was evaluated. If the
 // arguments differ, it evaluates them again. It completes the environment and records the
 // program.
-func (h *execs) accept(p engine.Program, a *attempt) error {
+func (h *execs) check(p engine.Program, a *attempt) error {
 	if p.PID != a.process.PID {
 		return fmt.Errorf("%w: process %d became the program, not %d", errSwitched, p.PID, a.process.PID)
 	}

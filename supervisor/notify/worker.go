@@ -104,6 +104,10 @@ func (l *Loop) dispatch(c *call) (answer, error) {
 	if c.Arch != nativeArch {
 		return noAnswer, fmt.Errorf("call of architecture %#x", c.Arch)
 	}
+	if c.Unjudged {
+		l.execs.reportUnjudged(c.TID)
+		return deny(unix.EPERM), nil
+	}
 	if refusal := l.refusals.of(c); refusal != nil {
 		return l.refusals.answer(c, refusal)
 	}

@@ -14,12 +14,9 @@ const (
 	guaranteeFiles   = "files"
 )
 
-// scopesABI is the first version of Landlock with scopes.
-const scopesABI = 6
-
 // hasScopes reports whether sessions get Landlock's scopes.
 func (m Missing) hasScopes() bool {
-	return !m.Has(Landlock) && !m.Has(LandlockScopes) && trial.LandlockABI() >= scopesABI
+	return !m.Has(Landlock) && !m.Has(LandlockScopes) && trial.LandlockABI() >= trial.LandlockScopes
 }
 
 // holds reports whether other mechanisms hold in such a session what a missing one would.

@@ -13,7 +13,7 @@ func TestAGuaranteeIsHeldByWhatTheSessionHas(t *testing.T) {
 	gone := errors.New("gone")
 	noScopes := Missing{Landlock: gone, LandlockScopes: gone}
 	scopes := ""
-	if trial.LandlockABI() >= scopesABI {
+	if trial.LandlockABI() >= trial.LandlockScopes {
 		scopes = " landlock_scopes"
 	}
 	for _, tt := range []struct {

@@ -16,6 +16,7 @@ import (
 	"agentsh/seccomp"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
+	"agentsh/supervisor/probe/trial"
 )
 
 // landlockOnly is the confinement without namespaces and mounts, as far as a
@@ -23,12 +24,6 @@ import (
 // network and the rest of the kernel. Notifications confine programs and
 // signals. Marks tell the processes of sessions apart.
 type landlockOnly struct{ Options }
-
-// Versions of Landlock. See landlock(7).
-const (
-	abiTruncate = 3 // truncation is a right of its own
-	abiScopes   = 6 // signals and abstract sockets can be kept inside
-)
 
 // sharedMemory is the directory of semaphores and shared memory. See
 // shm_overview(7).
@@ -60,10 +55,10 @@ func (c *landlockOnly) Prepare(p *policy.Policy, plan *Plan) error {
 // check rejects plans that need a mount, and kernels whose Landlock version is
 // too old.
 func (c *landlockOnly) check(plan *Plan) error {
-	if abi := launch.LandlockABI(); c.Missing.Landlock || abi < abiTruncate {
+	if abi := launch.LandlockABI(); c.Missing.Landlock || abi < trial.LandlockTruncate {
 		return fmt.Errorf(
 			"neither namespaces nor Landlock of ABI %d (Linux 6.2) are here, this one has %d: nothing would confine the files",
-			abiTruncate,
+			trial.LandlockTruncate,
 			abi,
 		)
 	}

@@ -9,6 +9,7 @@ import (
 	"agentsh/policy"
 	"agentsh/seccomp"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/probe/trial"
 )
 
 // namespaces is the confinement by namespaces: a root directory made of mounts,
@@ -17,7 +18,7 @@ type namespaces struct{ Options }
 
 func (n *namespaces) Plan(p *policy.Policy, newDir func(string) (string, error)) (*Plan, error) {
 	pl := planner{policy: p, workspace: n.Workspace, home: n.Home, newDir: newDir, whole: n.Missing.FileServer}
-	if n.Missing.Landlock || n.Missing.LandlockScopes || launch.LandlockABI() < abiScopes {
+	if n.Missing.Landlock || n.Missing.LandlockScopes || launch.LandlockABI() < trial.LandlockScopes {
 		pl.noOpens = "it takes Landlock with scopes (Linux 6.12), which keeps commands from opening files there themselves"
 	}
 	return pl.plan()

@@ -40,6 +40,9 @@ type Call struct {
 	Check func()
 	// Quick says that Check does not wait. See [Execution].
 	Quick bool
+	// Unjudged says that it is the stop of an exec that nobody permitted. Every answer kills
+	// the process.
+	Unjudged bool
 }
 
 // Program is a process at the stop of its exec.
@@ -126,7 +129,7 @@ type Execution interface {
 	Accept(Program) error
 	// Quick reports whether Accept does not wait: all that it reads is in memory.
 	Quick() bool
-	// Killed is called after a program that was not accepted was killed.
+	// Killed is called with the error of Accept, when the process is killed.
 	Killed(error)
 	// Follower is what traces the accepted program further; nil: nothing does.
 	Follower() Follower

@@ -134,13 +134,16 @@ func (t *thread) executed(k *task) error {
 	}
 	t.unfollow(k)
 	if x == nil {
-		t.engine.cfg.Log.Error("a process was killed: its exec was not evaluated", "pid", k.tid)
-		_ = unix.Kill(k.tid, unix.SIGKILL)
+		k.regs, k.isExec, k.call = nil, true, t.engine.add(t, k.tid)
+		c := engine.Call{Notification: engine.Notification{ID: k.call, TID: k.tid, Arch: nativeArch}, Unjudged: true}
+		t.send(c)
 		return nil
 	}
 	regs, err := target.ReadRegisters(k.tid)
 	if err != nil {
-		x.Killed(err)
+		if failed(err) { // it was not killed
+			x.Killed(describe("read", k.tid, err))
+		}
 		x.Done()
 		_ = unix.Kill(k.tid, unix.SIGKILL)
 		return nil
@@ -194,8 +197,9 @@ func (t *thread) apply(r *reply) {
 
 // start lets the program run that was checked, or kills it.
 func (t *thread) start(k *task, r *reply) error {
-	if r.answer.Kind != engine.Continue {
+	if r.answer.Kind != engine.Continue || k.regs == nil { // nil: nobody permitted the exec
 		_ = unix.Kill(k.tid, unix.SIGKILL)
+		r.discard()
 		return nil
 	}
 	if err := k.regs.Write(k.tid); err != nil { // the environment may have moved the stack

@@ -9,6 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Versions of Landlock, and what they are the first to have. See landlock(7).
+const (
+	LandlockTruncate = 3 // truncation is a right of its own
+	LandlockNet      = 4 // TCP rights
+	LandlockScopes   = 6 // signals and abstract sockets can be kept inside
+)
+
 // LandlockABI is the kernel's version of Landlock; 0: the kernel has none, or it
 // is switched off. See landlock_create_ruleset(2).
 func LandlockABI() int {
@@ -55,8 +62,8 @@ func probeLandlock() (string, error) {
 // probeLandlockScopes signals a process outside the domain.
 func probeLandlockScopes() (string, error) {
 	const signals = 2 // LANDLOCK_SCOPE_SIGNAL
-	if abi := LandlockABI(); abi < 6 {
-		return "", fmt.Errorf("ABI %d: they came with 6 (Linux 6.12)", abi)
+	if abi := LandlockABI(); abi < LandlockScopes {
+		return "", fmt.Errorf("ABI %d: they came with %d (Linux 6.12)", abi, LandlockScopes)
 	}
 	if err := enter(unix.LandlockRulesetAttr{Scoped: signals}); err != nil {
 		return "", err
@@ -66,8 +73,8 @@ func probeLandlockScopes() (string, error) {
 
 // probeLandlockNet binds a port that no rule allows.
 func probeLandlockNet() (string, error) {
-	if abi := LandlockABI(); abi < 4 {
-		return "", fmt.Errorf("ABI %d: they came with 4 (Linux 6.7)", abi)
+	if abi := LandlockABI(); abi < LandlockNet {
+		return "", fmt.Errorf("ABI %d: they came with %d (Linux 6.7)", abi, LandlockNet)
 	}
 	if err := enter(unix.LandlockRulesetAttr{Handled_access_net: unix.LANDLOCK_ACCESS_NET_BIND_TCP}); err != nil {
 		return "", err
