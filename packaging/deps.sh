@@ -25,6 +25,7 @@ for set in "$@"; do
 		tool jq jq
 		tool git-lfs git-lfs
 		tool strace strace
+		tool gdb gdb-minimal
 		tool inotifywait inotify-tools
 		tool nginx nginx-light
 		tool python3 python3

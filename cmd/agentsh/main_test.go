@@ -21,9 +21,19 @@ func TestMain(m *testing.M) {
 // TestScripts runs the command line as a person would. Commands really run
 // under a policy, as root and, where a script says so, as another user.
 func TestScripts(t *testing.T) {
+	runScripts(t, "testdata/script")
+}
+
+// strace and gdb end, and their user reads why.
+func TestDebuggersAreRefusedWithAReason(t *testing.T) {
+	testenv.Need(t, testenv.Program("strace"), testenv.Program("gdb"))
+	runScripts(t, "testdata/debuggers")
+}
+
+func runScripts(t *testing.T, dir string) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Dir: dir,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
 			e.Setenv("NO_COLOR", "1")

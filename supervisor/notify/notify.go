@@ -201,7 +201,7 @@ func New(cfg Config) *Loop {
 	}
 	approver := &approver{ask: cfg.Approve, tasks: l.tasks}
 	l.pool = pool{bounds: bounds, spawn: l.spawn}
-	l.refusals = &refusals{table: cfg.Refusals, images: l.images, record: l.record}
+	l.refusals = newRefusals(cfg.Refusals, l.images, l.record)
 	l.execs = &execs{
 		unverified: cfg.Unverified, root: cfg.Root, images: l.images, follows: newFollows(),
 		record: l.record, approver: approver, tasks: l.tasks,
@@ -254,6 +254,7 @@ func (l *Loop) Register(pid int, c CommandInfo) error {
 		return fmt.Errorf("register command %s: %w", c.ID, err)
 	}
 	l.images.register(id, c)
+	l.refusals.begin()
 	if err := l.engine.Begin(pid); err != nil {
 		return fmt.Errorf("register command %s: %w", c.ID, err)
 	}

@@ -13,17 +13,40 @@ import (
 
 // refusals answers the calls that sessions refuse whatever the policy says.
 type refusals struct {
-	table    seccomp.Table
-	images   *images
-	record   *recorder
-	recorded sync.Map // *seccomp.RefusedCall that has its event
+	table  seccomp.Table
+	images *images
+	record *recorder
+
+	mu       sync.Mutex
+	recorded map[refusal]bool       // those that have their event
+	threads  map[refusalThread]bool // that made them since the last command began
 }
+
+func newRefusals(table seccomp.Table, images *images, record *recorder) *refusals {
+	return &refusals{table: table, images: images, record: record, recorded: map[refusal]bool{}, threads: map[refusalThread]bool{}}
+}
+
+// refusal is a kind of refused call, made by a command; nil: its command is not known.
+type refusal struct {
+	call    *seccomp.RefusedCall
+	command *command
+}
+
+// refusalThread is a kind of refused call, made by a thread. A thread that repeats it need
+// not be identified again.
+type refusalThread struct {
+	call *seccomp.RefusedCall
+	tid  int
+}
+
+// maxRecorded bounds what is remembered of commands and threads that have ended.
+const maxRecorded = 4096
 
 // of returns the refusal that is about a call, or nil.
 func (h *refusals) of(c *call) *seccomp.RefusedCall { return h.table.Of(c.Syscall, c.Args) }
 
-// answer refuses a call unless it is excepted. Only the first call of a kind makes an
-// event: a command can make millions.
+// answer refuses a call unless it is excepted. Only the first call of a kind in a command
+// makes an event: a command can make millions.
 func (h *refusals) answer(c *call, r *seccomp.RefusedCall) (answer, error) {
 	harmless, err := excepted(c, r)
 	if err != nil {
@@ -32,10 +55,77 @@ func (h *refusals) answer(c *call, r *seccomp.RefusedCall) (answer, error) {
 	if harmless {
 		return proceed, nil
 	}
-	if _, known := h.recorded.LoadOrStore(r, true); !known {
-		h.record.report(h.event(c, r)) // before the answer: its consequences come later in the log
-	}
+	h.report(c, r) // before the answer: its consequences come later in the log
 	return deny(r.Errno), nil
+}
+
+// report writes the event of a refused call. A caller that cannot be described is
+// refused all the same.
+func (h *refusals) report(c *call, r *seccomp.RefusedCall) {
+	thread := refusalThread{r, c.TID}
+	if h.repeats(thread) {
+		return
+	}
+	kind := refusal{call: r}
+	var id target.Identity
+	t, err := target.OpenView(c.TID)
+	if err == nil {
+		defer t.Close()
+		if id, err = t.Identity(); err == nil {
+			if caller, err := h.images.of(t, id); err == nil {
+				kind.command = caller.command
+			}
+		}
+	}
+	if h.known(kind, thread) {
+		return
+	}
+	e := wire.Event{
+		Type: wire.EventCall, Op: r.Name, Decision: "deny", Mechanism: "seccomp",
+		Message: "no session has it: " + r.Reason,
+		Hint:    "what depends on it belongs outside; the log has the first such call of each command",
+	}
+	if r.Name == "ptrace" {
+		e.Hint = "strace, gdb and other tracers work outside of sessions only; the log has the programs that a command starts"
+	}
+	if kind.command != nil {
+		e.Command = kind.command.ID
+	}
+	if err == nil {
+		e.Process = process(t, id)
+	}
+	h.record.report(e)
+}
+
+// begin forgets threads, as a new command can have their numbers.
+func (h *refusals) begin() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.threads)
+}
+
+func (h *refusals) repeats(t refusalThread) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.threads[t]
+}
+
+// known notes a refusal and reports whether it was noted before.
+func (h *refusals) known(r refusal, t refusalThread) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.threads) >= maxRecorded {
+		clear(h.threads)
+	}
+	h.threads[t] = true
+	if h.recorded[r] {
+		return true
+	}
+	if len(h.recorded) >= maxRecorded {
+		clear(h.recorded)
+	}
+	h.recorded[r] = true
+	return false
 }
 
 // excepted reports whether a call is an exception of its refusal: its arguments say
@@ -66,23 +156,6 @@ func excepted(c *call, r *seccomp.RefusedCall) (bool, error) {
 		return false, errGone
 	}
 	return true, nil
-}
-
-func (h *refusals) event(c *call, r *seccomp.RefusedCall) wire.Event {
-	e := wire.Event{
-		Type: wire.EventCall, Op: r.Name, Decision: "deny", Mechanism: "seccomp",
-		Message: "no session has it: " + r.Reason,
-		Hint:    "the log tells of the first such call of a session; what depends on it belongs outside",
-	}
-	t, err := target.OpenView(c.TID)
-	if err != nil {
-		return e // it is refused all the same
-	}
-	defer t.Close()
-	if p, command, err := h.images.identify(t); err == nil {
-		e.Process, e.Command = &p, command
-	}
-	return e
 }
 
 // memoryFile answers memfd_create without MFD_NOEXEC_SEAL. The filter notifies it only
