@@ -173,17 +173,26 @@ func Lint(file string, h *harness.Harness) harness.Problems {
 			ps = append(ps, problemsOf(file, asFailure(context.Background(), "lint", err))...)
 		}
 	}
-	if !h.Policy.IsSet() {
-		return harness.Problems{{
+	isPolicy := func(p harness.Problem) bool { return p.At == h.Policy.At }
+	switch {
+	case !h.Policy.IsSet():
+		p := harness.Problem{
 			At: harness.Origin{File: file, Line: 1, Column: 1}, Severity: harness.Error, Rule: harness.RuleRequired,
 			Message: "the harness has no policy", Hint: policyHint,
-		}}
+		}
+		if h.Forge != "" {
+			p.Message += " for the forge " + h.Forge
+		}
+		ps = append(ps, p)
+	case !slices.ContainsFunc(h.Refusals(), isPolicy): // else the loader warns of it, as of a URL
+		_, err := loadPolicy(h.Path(h.Policy), runRules{profiles: h.Profiles}, policyVars("/sandbox/workspace/repo"))
+		add(err)
 	}
-	_, err := loadPolicy(h.Path(h.Policy), runRules{profiles: h.Profiles}, policyVars("/sandbox/workspace/repo"))
+	_, err := readRules(h.Root)
 	add(err)
-	_, err = readRules(h.Root)
-	add(err)
-	add(checkScripts(h))
+	for _, err := range checkScripts(h) {
+		add(err)
+	}
 	return ps
 }
 

@@ -206,19 +206,19 @@ func readRulesFile(root *os.Root) ([]byte, error) {
 }
 
 // checkScripts reports scripts of the harness that cannot be started.
-func checkScripts(h *harness.Harness) error {
+func checkScripts(h *harness.Harness) []error {
+	var all []error
 	for _, script := range []harness.Text{h.PreScript, h.PostScript, h.ValidationLoop.Script} {
 		if !script.IsSet() || script.V == "" {
 			continue
 		}
 		name := h.Path(script)
-		info, err := os.Stat(name)
-		if err != nil {
-			return badConfig("", "%s: %w", script.At, err)
-		}
-		if !info.Mode().IsRegular() || unix.Access(name, unix.X_OK) != nil {
-			return badConfig("chmod +x "+shortName(name), "%s: %s is not an executable file", script.At, shortName(name))
+		switch info, err := os.Stat(name); {
+		case err != nil:
+			all = append(all, badConfig("", "%s: %w", script.At, err))
+		case !info.Mode().IsRegular() || unix.Access(name, unix.X_OK) != nil:
+			all = append(all, badConfig("chmod +x "+shortName(name), "%s: %s is not an executable file", script.At, shortName(name)))
 		}
 	}
-	return nil
+	return all
 }

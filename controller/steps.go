@@ -137,8 +137,8 @@ func (r *run) preflight(ctx context.Context) error {
 	if err := r.openImage(ctx); err != nil {
 		return err
 	}
-	if err := checkScripts(r.plan.harness); err != nil {
-		return err
+	if wrong := checkScripts(r.plan.harness); len(wrong) > 0 {
+		return wrong[0]
 	}
 	if r.results, err = newResults(r.o.Out, r.result.RunID); err != nil {
 		return err

@@ -82,8 +82,10 @@ func newLintCommand() *cobra.Command {
 		Short: "Check harness files",
 		Long: `lint checks harness files with their bases and reports every problem with its
 place. A directory stands for the harness files in it or in its directory
-harness: all YAML files but the policies that they name. Without an argument the
-current directory is checked, without --forge the blocks of all forges in turn.
+harness: all YAML files but the policies, profiles and providers that they name.
+Without an argument the current directory is checked, without --forge the blocks
+of all forges in turn. A harness without a policy is an error. A base of another
+file that is checked need not be whole.
 
 With --repo, what 'agentctl run FILE --repo DIR' would refuse here is a problem too,
 up to the start of the agent: variables, images, the supervisor and its
@@ -142,86 +144,87 @@ func completeYAML(*cobra.Command, []string, string) ([]string, cobra.ShellCompDi
 // lintAll checks files and the harness files of directories. It returns the
 // problems and the number of files.
 func lintAll(args []string, o harness.Options, check func(name string) (harness.Problems, error)) (harness.Problems, int, error) {
-	if len(args) == 0 {
-		args = []string{"."}
-	}
-	var named, found []string
-	for _, arg := range args {
-		info, err := os.Stat(arg)
-		if err != nil || !info.IsDir() {
-			named = append(named, arg) // the loader reports the problem
-			continue
-		}
-		files, err := harnessFiles(arg)
-		if err != nil {
-			return nil, 0, err
-		}
-		found = append(found, files...)
-	}
 	l := harness.NewLoader(o)
-	found = withoutPolicies(l, found)
+	files, err := lintFiles(l, args)
+	if err != nil {
+		return nil, 0, err
+	}
+	builtOn := map[string]string{} // a file that builds on another, by the real name of that
+	for _, name := range files {
+		for _, base := range l.Bases(name) {
+			builtOn[realName(base)] = name
+		}
+	}
 	var ps harness.Problems
 	var whole []string // those that a run can start with
-	for _, name := range named {
-		ps = append(ps, lintFile(l, name, o.Forge)...)
+	for _, name := range files {
+		if child, ok := builtOn[realName(name)]; ok {
+			ps = append(ps, lintBase(l.AsBaseOf(child), name, o.Forge)...)
+			continue
+		}
 		whole = append(whole, name)
+		ps = append(ps, lintFile(l, name, o.Forge)...)
 	}
-	bases := map[string]bool{}
-	for _, name := range found {
-		for _, base := range l.Bases(name) {
-			bases[filepath.Clean(base)] = true
-		}
-	}
-	for _, name := range found {
-		if !bases[filepath.Clean(name)] {
-			whole = append(whole, name)
-		}
-		for _, p := range lintFile(l, name, o.Forge) {
-			if !bases[filepath.Clean(name)] || !withoutPosition(p, name) {
-				ps = append(ps, p)
-			}
-		}
+	if ps.HasErrors() {
+		return strongest(ps), len(files), nil // a run refuses these first
 	}
 	for _, name := range whole {
-		if ps.HasErrors() {
-			break // a run refuses these first
-		}
 		more, err := check(name)
 		if err != nil {
 			return nil, 0, err
 		}
 		ps = append(ps, more...)
 	}
-	return ps.Sorted(), len(named) + len(found), nil
+	return strongest(ps), len(files), nil
 }
 
-// withoutPosition reports a problem of what a file does not write. A base need
-// not be whole: those that build on it are checked.
-func withoutPosition(p harness.Problem, name string) bool {
-	start := p.At == harness.Origin{File: name, Line: 1, Column: 1}
-	return start && (p.Rule == harness.RuleRequired || p.Rule == harness.RuleUnsupport)
-}
-
-// withoutPolicies leaves out the files that another one names as its policy.
-func withoutPolicies(l *harness.Loader, files []string) []string {
-	policies := map[string]bool{}
-	for _, name := range files {
-		h, _ := l.Load(name)
-		if h == nil || !h.Policy.IsSet() {
+// lintFiles are the files of the command line and the harness files of its directories.
+func lintFiles(l *harness.Loader, args []string) ([]string, error) {
+	if len(args) == 0 {
+		args = []string{"."}
+	}
+	var files, found []string
+	for _, arg := range args {
+		info, err := os.Stat(arg)
+		if err != nil || !info.IsDir() {
+			files = append(files, arg) // the loader reports the problem
 			continue
 		}
-		policy := h.Policy.V
-		if !filepath.IsAbs(policy) {
-			policy = filepath.Join(h.Root, policy)
+		more, err := harnessFiles(arg)
+		if err != nil {
+			return nil, err
 		}
-		policies[policy] = true
+		found = append(found, more...)
 	}
-	return slices.DeleteFunc(files, func(name string) bool {
-		full, err := filepath.Abs(name)
-		if err == nil {
-			full, err = filepath.EvalSymlinks(full)
+	named := map[string]bool{}
+	for _, name := range found {
+		for _, other := range l.Named(name) {
+			named[other] = true
 		}
-		return err == nil && policies[full]
+	}
+	found = slices.DeleteFunc(found, func(name string) bool { return named[realName(name)] })
+	return append(files, found...), nil
+}
+
+// realName is the absolute name of a file without symbolic links, or the name itself.
+func realName(name string) string {
+	full, err := filepath.Abs(name)
+	if err == nil {
+		full, err = filepath.EvalSymlinks(full)
+	}
+	if err != nil {
+		return name
+	}
+	return full
+}
+
+// strongest sorts problems. Each is listed once, with its highest severity.
+func strongest(ps harness.Problems) harness.Problems {
+	return slices.DeleteFunc(ps.Sorted(), func(weak harness.Problem) bool {
+		return slices.ContainsFunc(ps, func(p harness.Problem) bool {
+			p.At.Layer = weak.At.Layer
+			return p.Severity > weak.Severity && p.At == weak.At && p.Message == weak.Message
+		})
 	})
 }
 
@@ -248,6 +251,19 @@ func harnessFiles(dir string) ([]string, error) {
 	return out, nil
 }
 
+// lintBase checks a base of a file that is checked too. What the base leaves to
+// that file is checked there, with its forges.
+func lintBase(l *harness.Loader, name, forge string) harness.Problems {
+	if !slices.Contains(l.Forges(name), forge) {
+		forge = ""
+	}
+	ps := lintFile(l, name, forge)
+	if slices.ContainsFunc(ps, func(p harness.Problem) bool { return p.Rule == harness.RuleRequired }) {
+		return nil
+	}
+	return ps
+}
+
 // lintFile checks one file for one forge. Without a forge, it checks the file
 // alone and with each of its forges.
 func lintFile(l *harness.Loader, name, forge string) harness.Problems {
@@ -257,14 +273,26 @@ func lintFile(l *harness.Loader, name, forge string) harness.Problems {
 	}
 	var ps harness.Problems
 	for _, forge := range forges {
-		h, problems := l.With(forge).Load(name)
-		ps = append(ps, problems...)
-		if h != nil {
-			ps = append(ps, provider.Lint(h)...)
-		}
-		if h != nil && !problems.HasErrors() {
-			ps = append(ps, controller.Lint(name, h)...)
-		}
+		ps = append(ps, lintForge(l.With(forge), name)...)
 	}
 	return ps.Sorted()
+}
+
+// lintForge checks one file for the forge of the loader.
+func lintForge(l *harness.Loader, name string) harness.Problems {
+	h, ps := l.Load(name)
+	if h == nil {
+		return ps
+	}
+	if !ps.HasErrors() {
+		// What the loader only warns of, a run refuses.
+		ps = slices.DeleteFunc(ps, func(p harness.Problem) bool { return p.Rule == harness.RuleRun })
+		more := controller.Lint(name, h)
+		if !h.Policy.IsSet() && l.MayWrite(name, "policy") {
+			more = slices.DeleteFunc(more, func(p harness.Problem) bool { return p.Rule == harness.RuleRequired })
+			more = append(more, onlyRun(name, "only a forge block or an overlay names the policy: give --forge and --event of the run")...)
+		}
+		ps = append(ps, more...)
+	}
+	return append(ps, provider.Lint(h)...)
 }

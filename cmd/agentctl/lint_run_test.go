@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -53,6 +54,9 @@ func TestLintSaysFirstWhatARunRefuses(t *testing.T) {
 		{"a key that is unknown", "nonsense: 1", nil, nil, "nonsense"},
 		{"a policy that is missing", "", remove("policy.yaml"), nil, "policy"},
 		{"a policy that does not load", "", write("policy.yaml", "version: 1\nname: x\ncommand_rules: 5\n"), nil, "must be a list"},
+		{"a policy that is not fetched", "", func(p *fixture) {
+			p.write("harness.yaml", strings.Replace(p.read("harness.yaml"), "policy: policy.yaml", "policy: https://example.com/p.yaml", 1), 0o644)
+		}, nil, "policy names a URL"},
 		{"a script that is missing", "post_script: none.sh", nil, nil, "none.sh"},
 		{"a script that cannot be executed", "pre_script: s.sh", write("s.sh", "#!/bin/sh\n"), nil, "s.sh"},
 		{"a skill that is missing", "plugins: [plugins/none]", nil, nil, "none"},
@@ -92,6 +96,14 @@ func TestLintSaysFirstWhatARunRefuses(t *testing.T) {
 			}
 			if first := problems[i]; !strings.Contains(said, first.Message) || first.Hint != hint || first.Line < 1 {
 				t.Errorf("lint: %+v\nthe run: %s\nhint: %s", first, said, hint)
+			}
+			seen := map[string]bool{}
+			for _, x := range problems {
+				if said := fmt.Sprint(x.File, x.Line, x.Column, x.Message); seen[said] {
+					t.Errorf("twice: %+v", x)
+				} else {
+					seen[said] = true
+				}
 			}
 		})
 	}

@@ -39,7 +39,7 @@ func (h *Harness) checkInjected(ps *Problems) {
 	}
 	p, err := syntax.Load(policy.Source{Name: shownName(name), Data: data}, syntax.Options{Vars: policyVars, ReadFile: readPolicy})
 	if err != nil {
-		ps.warnf(h.Policy.At, RuleUnsupport, "policy: %s is no policy that can be enforced here: %s", clip(h.Policy.V), firstLine(err))
+		ps.warnf(h.Policy.At, RuleRun, "policy: %s is no policy that can be enforced here: %s", clip(h.Policy.V), firstLine(err))
 		ps.hint("agentsh policy check %s", shownName(name))
 		return
 	}

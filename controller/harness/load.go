@@ -93,6 +93,15 @@ func (l *Loader) known(name string) []*file {
 	return l.chain(name, root, &ps)
 }
 
+// AsBaseOf is a loader for the bases of the file at name: paths start from its root.
+func (l *Loader) AsBaseOf(name string) *Loader {
+	out := l.With(l.options.Forge)
+	if root, err := l.root(name); err == nil {
+		out.options.Root = root
+	}
+	return out
+}
+
 // With is a loader for another forge that shares the files already read.
 func (l *Loader) With(forge string) *Loader {
 	out := &Loader{options: l.options, files: map[string]*file{}}
@@ -206,7 +215,7 @@ func (h *Harness) checkExecutable(ps *Problems, where string, t *tree) {
 	}
 	info, err := os.Stat(h.Path(Text{V: filepath.FromSlash(t.text)}))
 	if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 == 0 {
-		ps.warnf(t.at, RulePath, "%s: %s is not executable, and a run refuses it", where, clip(t.text))
+		ps.warnf(t.at, RuleRun, "%s: %s is not executable, and a run refuses it", where, clip(t.text))
 		ps.hint("chmod +x %s", h.Path(Text{V: filepath.FromSlash(t.text)}))
 	}
 }
