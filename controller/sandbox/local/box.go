@@ -124,7 +124,6 @@ func start(ctx context.Context, p *directory, operator, program string, s sandbo
 	}
 	go b.wait()
 	if err := b.introduce(ctx, read, write, message); err != nil {
-		_ = ours.Close()
 		return nil, errors.Join(err, b.kill())
 	}
 	return b, nil

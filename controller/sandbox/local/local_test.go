@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -225,6 +226,39 @@ func TestAFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 			empty(t, state.Sandboxes())
 		})
 	}
+}
+
+// sockets are the open sockets of this process.
+func sockets(t *testing.T) map[string]bool {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := map[string]bool{}
+	for _, fd := range fds {
+		if name, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.HasPrefix(name, "socket:") {
+			open[name] = true
+		}
+	}
+	return open
+}
+
+func TestASupervisorThatDoesNotReadItsBootstrapLeavesNoConnection(t *testing.T) {
+	_, state := newBackend(t)
+	s := spec("r", "")
+	s.Policy[0].Data = bytes.Repeat([]byte("x"), 1<<20) // more than a pipe holds
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))    // the collector of garbage closes connections
+	before := sockets(t)
+	if _, err := New(Config{State: state, Agentsh: "/bin/false"}).Create(context.Background(), s); err == nil {
+		t.Fatal("it started")
+	}
+	for name := range sockets(t) {
+		if !before[name] {
+			t.Errorf("%s is open", name)
+		}
+	}
+	empty(t, state.Sandboxes())
 }
 
 func TestALargePolicyPassesThePipe(t *testing.T) {
