@@ -22,9 +22,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-
 	"agentsh/controller"
+	"agentsh/internal/testenv"
 )
 
 // standIn simulates a provider's server. It accepts only the real value.
@@ -61,7 +60,7 @@ func newStandIn(t *testing.T) *standIn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.serveNames(t)
+	s.dns = testenv.NameServer(t)
 	return s
 }
 
@@ -72,39 +71,6 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	s.seen = append(s.seen, r.Header.Get("Authorization"))
 	fmt.Fprintf(w, "you are %s\n", r.Header.Get("Authorization"))
-}
-
-// serveNames answers every address query with 127.0.0.1.
-func (s *standIn) serveNames(t *testing.T) {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	s.dns = conn.LocalAddr().String()
-	go func() {
-		buf := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			var m dnsmessage.Message
-			if err := m.Unpack(buf[:n]); err != nil || len(m.Questions) != 1 {
-				continue
-			}
-			m.Response, m.Additionals = true, nil
-			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
-				m.Answers = []dnsmessage.Resource{{
-					Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
-				}}
-			}
-			if answer, err := m.Pack(); err == nil {
-				_, _ = conn.WriteTo(answer, from)
-			}
-		}
-	}()
 }
 
 func TestACredentialIsSwappedAtItsProviderOnly(t *testing.T) {

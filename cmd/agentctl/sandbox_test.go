@@ -387,7 +387,7 @@ func (p *fixture) undelivered(t *testing.T, id string) {
 			watchdog := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
 			defer watchdog.Stop()
 			if tt.code == 128+int(syscall.SIGTERM) {
-				waitFull(t, unread)
+				testenv.WaitFull(t, unread)
 				_ = cmd.Process.Signal(syscall.SIGTERM)
 			}
 			_ = cmd.Wait() // the status is compared
@@ -395,29 +395,6 @@ func (p *fixture) undelivered(t *testing.T, id string) {
 				t.Errorf("exit code %d, errors %q", code, &errs)
 			}
 		})
-	}
-}
-
-// waitFull waits until a pipe holds what it can.
-func waitFull(t *testing.T, w *os.File) {
-	t.Helper()
-	raw, err := w.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	late := time.Now().Add(2 * time.Minute)
-	err = raw.Control(func(fd uintptr) {
-		// Not a number of bytes: a page of the pipe may be partly filled.
-		for room := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}; err == nil; <-time.After(time.Millisecond) {
-			if n, failed := unix.Poll(room, 0); n == 0 && failed == nil {
-				return
-			} else if time.Now().After(late) {
-				err = errors.Join(errors.New("it has room"), failed)
-			}
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/testenv"
 )
 
 // allWays are the ways of [ways], with and without a terminal.
@@ -251,7 +251,7 @@ func TestASignalEndsWhatWaitsForAReader(t *testing.T) {
 				switch {
 				case tt.signal == 0: // the time may be over before the command has begun
 				case terminal:
-					full(t, out)
+					testenv.WaitFull(t, out)
 				default:
 					if _, err := io.ReadFull(r, make([]byte, len("ready\n"))); err != nil {
 						t.Fatal(err)
@@ -267,29 +267,6 @@ func TestASignalEndsWhatWaitsForAReader(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// full waits until a pipe holds what it can.
-func full(t *testing.T, w *os.File) {
-	t.Helper()
-	raw, err := w.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	late := time.Now().Add(hang)
-	err = raw.Control(func(fd uintptr) {
-		// Not a number of bytes: a page of the pipe may be partly filled.
-		for room := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}; err == nil; <-time.After(time.Millisecond) {
-			if n, failed := unix.Poll(room, 0); n == 0 && failed == nil {
-				return
-			} else if time.Now().After(late) {
-				err = errors.Join(errors.New("it has room"), failed)
-			}
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -320,7 +297,7 @@ func TestANonBlockingOutputIsWrittenInFull(t *testing.T) {
 			if _, err := io.WriteString(stdin, "go\n"); err != nil {
 				t.Fatal(err)
 			}
-			full(t, w)
+			testenv.WaitFull(t, w)
 			w.Close()
 			n, err := io.Copy(io.Discard, r)
 			if code := waitEnd(t, cmd); code != 0 || n != size || err != nil {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"io"
 	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,8 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-
+	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
@@ -122,12 +120,13 @@ func TestRequestsFollowTheConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	names := testenv.NameServer(t)
 	for text, want := range map[string]string{
-		"degraded: []\nnetwork: {resolvers: ['" + names(t) + "'], ca_files: ['" + ca + "']}\n": "here",
-		"network: {resolvers: ['" + names(t) + "']}\n":                                         "certificate",
-		"network: {resolver: ['192.0.2.53']}\n":                                                `c.yaml:1:11: network has no key "resolver"`,
-		"network: {ca_files: [/nosuch/ca.pem]}\n":                                              "c.yaml:1:22: authorities: stat /nosuch/ca.pem",
-		"version: 1\nname: p\ncommand_rules: []\n":                                             "this is a policy, not a configuration",
+		"degraded: []\nnetwork: {resolvers: ['" + names + "'], ca_files: ['" + ca + "']}\n": "here",
+		"network: {resolvers: ['" + names + "']}\n":                                         "certificate",
+		"network: {resolver: ['192.0.2.53']}\n":                                             `c.yaml:1:11: network has no key "resolver"`,
+		"network: {ca_files: [/nosuch/ca.pem]}\n":                                           "c.yaml:1:22: authorities: stat /nosuch/ca.pem",
+		"version: 1\nname: p\ncommand_rules: []\n":                                          "this is a policy, not a configuration",
 	} {
 		c, err := Open(Options{Policy: p, Events: filepath.Join(t.TempDir(), "events.jsonl"), Config: write("c.yaml", text)})
 		if err != nil {
@@ -174,39 +173,6 @@ func certificate(t *testing.T) tls.Certificate {
 		t.Fatal(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
-// names is a name server that answers every query of an address with 127.0.0.1.
-func names(t *testing.T) string {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	go func() { // until the listener closes
-		buf := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			var m dnsmessage.Message
-			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
-				continue
-			}
-			m.Response, m.Additionals = true, nil
-			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
-				m.Answers = []dnsmessage.Resource{{
-					Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
-				}}
-			}
-			if answer, err := m.Pack(); err == nil {
-				_, _ = conn.WriteTo(answer, from)
-			}
-		}
-	}()
-	return conn.LocalAddr().String()
 }
 
 // No other process of the user can reach the proxy, and a long name of the directory
