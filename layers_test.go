@@ -39,6 +39,7 @@ var ranks = map[string]int{
 	"internal/layout":            -1, // names paths, touches none
 	"internal/mistake":           -1, // looks at texts; whoever reads a key asks it
 	"internal/statedir":          0,
+	"internal/project":           1, // finds what a command line does not name; starts nothing
 	"internal/selfexec":          0,
 	"supervisor/probe/trial":     0, // tests of every package ask it through testenv
 	"internal/shim":              0, // the command installs, sessions show the originals
@@ -93,6 +94,7 @@ var ranks = map[string]int{
 	"supervisor/host":            5, // serves sessions, lists them and describes the machine
 	"cmd/agentsh/failure":        0, // how a command line ends
 	"cmd/agentsh/policycmd":      6, // the commands of a policy's author
+	"cmd/agentsh/projectcmd":     6, // what a person decides about a project
 	"cmd/agentsh":                7,
 	"cmd/agentctl":               5,
 	"test/evasions/policy":       0, // scripts that policy probe carries

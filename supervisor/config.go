@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"os"
@@ -97,7 +98,7 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 	c := Config{
 		Policy:      r.Policy,
 		Files:       Files{Governed: r.Boot.Governed, Store: r.Boot.StoreDir, Trash: operator.Trash, CacheSeconds: operator.CacheSeconds},
-		Environment: Environment{Inject: inject, Dir: r.Boot.EnvDir, Home: r.Boot.Home, Path: operator.Path},
+		Environment: Environment{Inject: inject, Dir: r.Boot.EnvDir, Home: r.Boot.Home, Path: cmp.Or(r.Boot.Path, operator.Path)},
 		Network:     Network{Shared: r.Boot.Network, Egress: out},
 		Cwd:         r.Cwd,
 		User:        operator.User,

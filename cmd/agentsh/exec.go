@@ -18,9 +18,9 @@ import (
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
+	"agentsh/internal/project"
 	"agentsh/internal/wire"
 	"agentsh/policy"
-	"agentsh/policy/syntax"
 	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/host"
@@ -97,9 +97,10 @@ In a running session denials list everything that was refused in it meanwhile.`,
 
 // sessionFlags are the flags that make a session.
 func (o *execOptions) sessionFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.policy, "policy", "p", "", "policy `FILE` (default: the configuration's)")
+	f.StringVarP(&o.policy, "policy", "p", "", "policy `FILE` (default: the project's, the user's, the configuration's)")
 	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
-	f.StringVarP(&o.workspace, "workspace", "w", "", "`DIR` the command works in, under file policy (default: the current directory)")
+	f.StringVarP(&o.workspace, "workspace", "w", "",
+		"`DIR` the command works in, under file policy (default: the root of the git repository, else the current directory)")
 	f.StringVar(&o.audit, "audit", "", "audit log `FILE` (default: a new one in the state directory)")
 	f.StringSliceVar(&o.degraded, "degraded", nil,
 		"start without mechanisms `NAME,...` (any: all of them) where this machine lacks them; see 'agentsh detect'")
@@ -282,6 +283,7 @@ type plan struct {
 	auditPath       string
 	state           layout.State
 	told            string // what sessions do without in this container; empty: nothing
+	tools           project.Tools
 }
 
 // plan reads the configuration and the policy.
@@ -298,11 +300,15 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	p, err := readPolicy(orDefault(o.policy, operator.Policy), host.PolicyVars(workspace, operator.Vars))
+	state, err := stateDir()
 	if err != nil {
 		return nil, err
 	}
-	state, err := stateDir()
+	vars := host.PolicyVars(workspace, operator.Vars)
+	if o.program != "" {
+		delete(vars, "USER_HOME") // the caller's variables decide nothing for a shim
+	}
+	p, err := o.findPolicy(operator.Policy, workspace, state, vars)
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +316,7 @@ func (o *execOptions) plan() (*plan, error) {
 	if path == "" {
 		path = newAuditPath(state)
 	}
-	return &plan{operator, p, here, workspace, path, state, told}, nil
+	return &plan{operator, p, here, workspace, path, state, told, tools(operator, p)}, nil
 }
 
 // openOneShot is the plan with its audit log open.
@@ -345,20 +351,33 @@ func (o *execOptions) tell(p *plan) {
 
 // bootstrapOf describes the workspace, the store and the network of a session.
 func (o *execOptions) bootstrapOf(p *plan) wire.Bootstrap {
-	return wire.Bootstrap{
+	boot := wire.Bootstrap{
 		Version: wire.Current, Governed: []wire.Governed{{Backing: p.workspace, Path: p.workspace}},
 		Home: layout.CommandHome, StoreDir: p.state.Store(), Network: o.network, Degraded: o.degraded,
 	}
+	if len(p.tools.Path) > 0 {
+		boot.Path = strings.Join(append(p.tools.Path, p.operator.Path), ":")
+	}
+	for name, value := range p.tools.Env {
+		if _, set := p.operator.EnvInject[name]; !set {
+			boot.EnvInject = map[string]string{name: value}
+		}
+	}
+	return boot
 }
 
 // directories are where the command starts and its workspace, links resolved.
 // configured is the workspace of the configuration, if any.
 func (o *execOptions) directories(configured string) (cwd, workspace string, err error) {
-	if workspace, err = filepath.Abs(orDefault(o.workspace, orDefault(configured, "."))); err != nil {
+	named := orDefault(o.workspace, configured)
+	if workspace, err = filepath.Abs(orDefault(named, ".")); err != nil {
 		return "", "", err
 	}
 	if workspace, err = filepath.EvalSymlinks(workspace); err != nil {
 		return "", "", fmt.Errorf("workspace: %w", err)
+	}
+	if named == "" {
+		workspace = project.Root(workspace, project.Home())
 	}
 	if workspace == "/" {
 		return "", "", errors.New("the workspace would be /: start in a directory of the project, or set sandbox.workspace in the configuration")
@@ -399,23 +418,6 @@ func (o *execOptions) environment() ([]string, error) {
 		out = append(out, e)
 	}
 	return out, nil
-}
-
-// readPolicy loads a policy file and what it extends. Only vars of the operator's
-// configuration can move the project root out of the workspace.
-func readPolicy(path string, vars map[string]string) (*policy.Policy, error) {
-	if path == "" {
-		return nil, failure.New(failure.Ours, errors.New("no policy"), "name one with --policy FILE or in "+layout.Config)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, failure.New(failure.Ours, fmt.Errorf("policy: %w", err), "")
-	}
-	p, err := syntax.Load(policy.Source{Name: path, Data: data}, syntax.Options{Vars: vars, OutsideWorkspace: true, ReadFile: os.ReadFile})
-	if err != nil {
-		return nil, failure.New(failure.Ours, err, "run 'agentsh policy check "+path+"'")
-	}
-	return p, nil
 }
 
 // openAudit opens an audit log and makes its directory, for the owner only. The

@@ -35,17 +35,33 @@ func runScripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(e *testscript.Env) error {
-			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
+			state := e.WorkDir + "-state" // the workspace does not hold it
+			e.Setenv("XDG_STATE_HOME", state)
+			if err := os.Mkdir(state, 0o755); err != nil {
+				return err
+			}
+			e.Defer(func() { _ = os.RemoveAll(state) })
 			e.Setenv("NO_COLOR", "1")
+			packs, err := filepath.Abs("../../packaging/policies")
+			if err != nil {
+				return err
+			}
+			e.Setenv("PACKS", packs)
+			outside, err := os.MkdirTemp("/var/lib", "agentsh-test-") // of what sessions have of their own, as /tmp
+			if err != nil {
+				return err
+			}
+			e.Setenv("OUTSIDE", outside)
+			e.Defer(func() { _ = os.RemoveAll(outside) })
 			run := e.WorkDir + "-run" // no workspace may hold it
 			e.Setenv("XDG_RUNTIME_DIR", run)
 			if err := os.Mkdir(run, 0o700); err != nil {
 				return err
 			}
 			e.Defer(func() { destroyAll(t, run) })
-			state := layout.State(filepath.Join(e.WorkDir, "state", "agentsh"))
-			e.Setenv("KEY", state.AuditKey())
-			e.Setenv("STATE", string(state))
+			own := layout.State(filepath.Join(state, "agentsh"))
+			e.Setenv("KEY", own.AuditKey())
+			e.Setenv("STATE", string(own))
 			// The work directory belongs to the test; commands of another user
 			// have to be able to reach what lies in it.
 			for dir := e.WorkDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {

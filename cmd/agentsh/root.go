@@ -9,6 +9,7 @@ import (
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/cmd/agentsh/policycmd"
+	"agentsh/cmd/agentsh/projectcmd"
 	"agentsh/internal/cli"
 	"agentsh/internal/foreground"
 	"agentsh/seccomp"
@@ -43,6 +44,7 @@ func newRoot() *cobra.Command {
 		newShellCommand(),
 		newSessionCommand(),
 		newServeCommand(),
+		projectcmd.NewTrust(),
 		policycmd.New(logFile),
 		policycmd.NewEnv(),
 		newDetectCommand(),

@@ -34,7 +34,12 @@ such place is named.`,
 				return err
 			}
 			defer func() { _ = client.Close() }() // the session goes on without us
-			p, err := readPolicy(orDefault(file, operator.Policy), host.PolicyVars(one.Workspace, operator.Vars))
+			state, err := stateDir()
+			if err != nil {
+				return err
+			}
+			o := execOptions{policy: file, config: config}
+			p, err := o.findPolicy(operator.Policy, one.Workspace, state, host.PolicyVars(one.Workspace, operator.Vars))
 			if err != nil {
 				return err
 			}
@@ -53,7 +58,7 @@ such place is named.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&file, "policy", "p", "", "policy `FILE` (default: the configuration's)")
+	cmd.Flags().StringVarP(&file, "policy", "p", "", "policy `FILE` (default: as for 'agentsh exec')")
 	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd

@@ -18,6 +18,7 @@ const (
 	Refusals      = Library + "/refusals"        // inside a session with Program only: what no tool call was told
 	Config        = "/etc/agentsh/config.yaml"   // the operator's configuration
 	Policies      = "/etc/agentsh/policies"      // the policies of the packages
+	MachinePolicy = "/etc/agentsh/policy.yaml"   // the policy where the configuration names none
 )
 
 // Authorities are the files in which machines have the authorities they trust, in
@@ -47,6 +48,9 @@ const (
 
 // GeneratedName is the file of [EnvDir] that holds env.sandbox of the harness.
 const GeneratedName = "generated.env"
+
+// ProjectPolicy is the policy of a project, below its root.
+const ProjectPolicy = ".agentsh/policy.yaml"
 
 // CommandHome is HOME in a session that agentsh exec or agentsh shell opens.
 const CommandHome = "/home/sandbox"

@@ -69,6 +69,9 @@ func (s State) Store() string { return filepath.Join(string(s), "store") }
 // Told is a mark: what this container lacks has been said.
 func (s State) Told() string { return filepath.Join(string(s), "told") }
 
+// Trust holds records of the policies of projects that the user trusts.
+func (s State) Trust() string { return filepath.Join(string(s), "trust") }
+
 // AuditLogs holds the audit logs of sessions.
 func (s State) AuditLogs() string { return filepath.Join(string(s), "audit") }
 

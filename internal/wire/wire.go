@@ -48,6 +48,7 @@ type Bootstrap struct {
 	Governed        []Governed        `json:"governed"`
 	EnvDir          string            `json:"env_dir"`               // .env.d inside the sandbox; empty: none
 	Home            string            `json:"home"`                  // inside the sandbox
+	Path            string            `json:"path,omitempty"`        // PATH of commands; empty: the configuration's
 	AuditPath       string            `json:"audit_path"`            // outside the sandbox
 	AuditKey        string            `json:"audit_key"`             // file of the key of the log's anchor; empty: AuditPath and ".key"
 	StoreDir        string            `json:"store_dir,omitempty"`   // directory of the trash and the checkpoints, outside; empty: none

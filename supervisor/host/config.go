@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"agentsh/internal/layout"
+	"agentsh/internal/project"
 	"agentsh/internal/strictyaml"
 	"agentsh/supervisor"
 	"agentsh/supervisor/probe"
@@ -203,10 +204,14 @@ func (r *configReader) names(n *strictyaml.Node, key, kind string, known []strin
 }
 
 // PolicyVars are the variables of policies for a workspace that commands see
-// under the same path. more are those of the configuration, which win.
+// under the same path. USER_HOME is the home of the user who runs this program, if
+// there is one. more are those of the configuration, which win.
 func PolicyVars(workspace string, more map[string]string) map[string]string {
 	vars := map[string]string{
 		"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "GIT_ROOT": workspace, "HOME": layout.CommandHome, "TMPDIR": "/tmp",
+	}
+	if home := project.Home(); home != "" {
+		vars["USER_HOME"] = home
 	}
 	maps.Copy(vars, more)
 	return vars

@@ -20,6 +20,7 @@ import (
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
+	"agentsh/internal/project"
 	"agentsh/internal/text"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
@@ -50,7 +51,7 @@ type variables struct {
 }
 
 func (p *variables) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&p.workspace, "workspace", "", "what ${WORKSPACE} stands for (default: the current directory)")
+	cmd.Flags().StringVar(&p.workspace, "workspace", "", "what ${WORKSPACE} stands for (default: as for 'agentsh exec')")
 	cmd.Flags().StringVar(&p.home, "home", "", "what ${HOME} stands for (default: "+layout.CommandHome+")")
 	cmd.Flags().StringArrayVar(&p.vars, "var", nil, "NAME=VALUE of a variable in patterns; may be repeated")
 }
@@ -63,7 +64,7 @@ func (p *variables) values() (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("current directory: %w", err)
 		}
-		workspace = dir
+		workspace = project.Root(dir, project.Home())
 	}
 	workspace, err := filepath.Abs(workspace)
 	if err != nil {
