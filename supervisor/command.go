@@ -22,6 +22,8 @@ type command struct {
 	decided  *notify.Decided // the replacement by a redirect: its execve needs no decision
 	set      env.Inject      // variables of that replacement
 	path     string          // file that the program's path resolves to
+	called   string          // the program's path, if it is another one
+	chain    []string        // interpreters of a script, and the program of a dynamic loader
 	launch   launch.Command  // without descriptors and limits
 	dropped  []wire.DroppedVar
 	written  *wire.OutputEnd // nil: it was not started
@@ -122,6 +124,10 @@ func (p preparation) find(c *command, name string) (policy.CommandRequest, *wire
 		return policy.CommandRequest{}, lookupFailed(name, err)
 	}
 	c.launch.Path, c.path = found.file, found.request.Path
+	if c.called = found.request.Called; c.called == c.path {
+		c.called = ""
+	}
+	c.chain = notify.ChainPaths(found.request.Chain)
 	return found.request, nil
 }
 
@@ -129,7 +135,8 @@ func (p preparation) find(c *command, name string) (policy.CommandRequest, *wire
 // is why it does not run; nil: it does.
 func (c *command) beginEvent(refused *wire.Exit) wire.Event {
 	e := wire.Event{
-		Type: wire.EventCommand, Phase: "begin", Command: c.req.ID, By: c.req.By, Argv: c.req.Argv, Path: c.path,
+		Type: wire.EventCommand, Phase: "begin", Command: c.req.ID, By: c.req.By,
+		Argv: c.req.Argv, Path: c.path, Called: c.called, Chain: c.chain,
 		Decision: c.decision.Effect.String(), Mechanism: "launch", Env: names(c.launch.Env),
 	}
 	if c.diag.Rule != "" {

@@ -153,7 +153,13 @@ func redact(e *wire.Event, digest func(string) string) {
 		argv[i] = digest(arg)
 	}
 	e.Argv = argv
+	chain := make([]string, len(e.Chain))
+	for i, file := range e.Chain {
+		chain[i] = digest(file)
+	}
+	e.Chain = chain
 	hide(&e.Path)
+	hide(&e.Called)
 	hide(&e.Target)
 	if e.Process != nil {
 		p := *e.Process

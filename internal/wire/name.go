@@ -53,7 +53,7 @@ func (n *Names) UnmarshalJSON(data []byte) error {
 // MarshalJSON encodes the names in an event as [Name] does.
 func (e Event) MarshalJSON() ([]byte, error) {
 	type fields Event
-	e.Path, e.Target = EncodeName(e.Path), EncodeName(e.Target)
+	e.Path, e.Called, e.Target = EncodeName(e.Path), EncodeName(e.Called), EncodeName(e.Target)
 	return json.Marshal(fields(e))
 }
 
@@ -63,7 +63,7 @@ func (e *Event) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, (*fields)(e)); err != nil {
 		return err
 	}
-	e.Path, e.Target = DecodeName(e.Path), DecodeName(e.Target)
+	e.Path, e.Called, e.Target = DecodeName(e.Path), DecodeName(e.Called), DecodeName(e.Target)
 	return nil
 }
 

@@ -60,7 +60,10 @@ func TestAListOfNamesIsTheSameAfterJSON(t *testing.T) {
 }
 
 func TestAnEventNamesAnyFile(t *testing.T) {
-	in := Event{Path: "/w/\xff", Target: "/w/\xfe", Argv: Names{"rm", "\xff"}, Process: &Process{Exe: "/bin/\xff", Cwd: "/\xff"}}
+	in := Event{
+		Path: "/w/\xff", Called: "./\xff", Target: "/w/\xfe", Argv: Names{"rm", "\xff"}, Chain: Names{"/bin/\xff"},
+		Process: &Process{Exe: "/bin/\xff", Cwd: "/\xff"},
+	}
 	data, err := json.Marshal(&in)
 	if err != nil {
 		t.Fatal(err)

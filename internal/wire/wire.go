@@ -240,6 +240,8 @@ type Event struct {
 	Process   *Process  `json:"process,omitempty"`
 	Argv      Names     `json:"argv,omitempty"`
 	Path      string    `json:"path,omitempty"`      // program, file, socket
+	Called    string    `json:"called,omitempty"`    // the path that a program was started by, where it is not Path
+	Chain     Names     `json:"chain,omitempty"`     // interpreters of a script, and the program that a dynamic loader runs
 	Target    string    `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
 	Op        string    `json:"op,omitempty"`        // file or socket operation, signal name
 	Decision  string    `json:"decision,omitempty"`  // allow, deny, ...

@@ -2,6 +2,7 @@ package policytest
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -72,6 +73,10 @@ func commandEvent(e wire.Event) []policy.Request {
 	q := Command(e.Argv)
 	if e.Path != "" {
 		q.Path = e.Path
+		q.Called = cmp.Or(e.Called, e.Path)
+	}
+	for _, file := range e.Chain {
+		q.Chain = append(q.Chain, policy.Program{Called: file, Path: file})
 	}
 	if e.Process != nil {
 		q.Cwd = e.Process.Cwd

@@ -42,6 +42,21 @@ func LoadPolicy(s *Suite, read ReadFile) (*policy.Policy, error) {
 	return syntax.Load(policy.Source{Name: name, Data: data}, syntax.Options{Vars: s.Vars, ReadFile: read})
 }
 
+// ResolveCommands completes the commands of a suite by the files of this machine. Cases
+// that say themselves what the program is stay as they are.
+func (s *Suite) ResolveCommands(resolve Resolve) {
+	for i := range s.Cases {
+		c := &s.Cases[i]
+		switch q, ok := c.Request.(*policy.CommandRequest); {
+		case !c.Plain:
+		case c.Variable != nil:
+			resolve(c.Variable.Command)
+		case ok:
+			resolve(q)
+		}
+	}
+}
+
 // Run evaluates every case of a suite under a policy.
 func Run(s *Suite, p *policy.Policy) Report {
 	report := Report{Suite: s, Policy: p, Results: make([]Result, len(s.Cases))}
@@ -74,8 +89,26 @@ func judge(c *Case, p *policy.Policy) Result {
 		d, result.Diagnostic = p.Evaluate(c.Request)
 		result.Effect, result.Rule = d.Effect, d.Rule
 	}
-	result.Problem = c.Want.compare(result)
+	if result.Problem = c.Want.compare(result); result.Problem != "" && c.Plain {
+		result.Problem += c.found()
+	}
 	return result
+}
+
+// found says which file a program is on this machine, if that is not the name as written.
+func (c *Case) found() string {
+	q, ok := c.Request.(*policy.CommandRequest)
+	if !ok && c.Variable != nil {
+		q, ok = c.Variable.Command, true
+	}
+	if !ok || q.Path == Command(q.Argv).Path && len(q.Chain) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("; here %s is %s", q.Argv[0], q.Path)
+	for i := range q.Chain {
+		text += ", run by " + q.Chain[i].Path
+	}
+	return text
 }
 
 // reaches reports whether a variable of the request reaches the command.

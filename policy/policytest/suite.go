@@ -31,6 +31,7 @@ type Case struct {
 	Name     string
 	Pos      policy.Position
 	Request  policy.Request // nil when Variable or Repository is set
+	Plain    bool           // a command of which the case says only the arguments, and nothing about its file
 	Variable *Variable
 	// Repository asks whether git_guard lets a repository hold a file.
 	Repository *Repository
@@ -245,6 +246,7 @@ func (r *suiteReader) finish(n *strictyaml.Node, c *Case, command *commandFields
 		return
 	}
 	request := r.command(n, command)
+	c.Plain = len(request.Argv) > 0 && len(request.Same) == 0 && len(request.Chain) == 0 && request.Path == Command(request.Argv).Path
 	if c.Variable != nil {
 		c.Variable.Command = request
 		return

@@ -28,6 +28,12 @@ func appendEvent(b []byte, e *wire.Event) ([]byte, error) {
 	b = appendNames(b, "argv", e.Argv)
 	for _, t := range [...]struct{ name, value string }{
 		{"path", wire.EncodeName(e.Path)},
+		{"called", wire.EncodeName(e.Called)},
+	} {
+		b = appendText(b, t.name, t.value)
+	}
+	b = appendNames(b, "chain", e.Chain)
+	for _, t := range [...]struct{ name, value string }{
 		{"target", wire.EncodeName(e.Target)},
 		{"op", e.Op},
 		{"decision", e.Decision},

@@ -248,6 +248,10 @@ func (a *attempt) event(decision string) wire.Event {
 		Hint:      a.diagnostic.Hint,
 		Rule:      a.diagnostic.At(),
 	}
+	if called := a.request.Called; called != e.Path {
+		e.Called = called
+	}
+	e.Chain = ChainPaths(a.request.Chain)
 	if a.decided != nil {
 		e.Rule = a.decided.Rule
 	}

@@ -253,6 +253,18 @@ func program(h *target.Handle, identify Identify) (policy.Program, FileIdentity,
 	return p, like, err
 }
 
+// ChainPaths are the files of the programs after the first, for an event.
+func ChainPaths(chain []policy.Program) []string {
+	if len(chain) == 0 {
+		return nil
+	}
+	out := make([]string, len(chain))
+	for i := range chain {
+		out[i] = chain[i].Path
+	}
+	return out
+}
+
 // payloadPath is the path of the program that the dynamic loader runs, or empty.
 func (s *subject) payloadPath() string {
 	if s.payload == nil {

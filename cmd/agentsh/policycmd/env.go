@@ -49,7 +49,7 @@ func newEnvExplainCommand() *cobra.Command {
 		Example: "  agentsh env explain -p strict.yaml --env TERM -- make test",
 		Short:   "Print each variable with what set it, and each dropped one with the reason",
 		Long: "Print each variable with what set it, and each dropped one with the reason. COMMAND is\n" +
-			"looked up in your PATH, which may differ from that of a session.",
+			"looked up as sessions do it, in the PATH of sessions.",
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			return o.explain(cmd.OutOrStdout(), cmd.ErrOrStderr(), argv)
 		},

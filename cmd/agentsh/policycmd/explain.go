@@ -51,9 +51,9 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain [-p FILE] {-- COMMAND [ARG...] | --file PATH | --net HOST:PORT | --socket PATH | --signal SIGNAL}",
 		Short: "Say what a policy decides about one request, and why",
-		Long: "Say what a policy decides about one request, and why. Programs are looked up in your PATH,\n" +
-			"which may differ from that of a session. Of a program that is not found only the name is\n" +
-			"evaluated, and the answer says so. The exit code is 1 when the request is not allowed.",
+		Long: "Say what a policy decides about one request, and why. Programs are looked up as sessions do it,\n" +
+			"in the PATH of sessions. Of a program that is not found only the name is evaluated, and the\n" +
+			"answer says so. The exit code is 1 when the request is not allowed.",
 		Example: `  agentsh policy explain -p strict.yaml -- git push --force
   agentsh policy explain -p strict.yaml --file /etc/shadow --op read
   agentsh policy explain -p strict.yaml --net example.com:443`,

@@ -52,7 +52,7 @@ func runLive(ctx context.Context, p *policy.Policy, suites []*policytest.Suite) 
 // liveCommand is the command of a case that can be run as it stands.
 func liveCommand(c *policytest.Case) []string {
 	q, ok := c.Request.(*policy.CommandRequest)
-	if !ok || q.Depth > 0 || q.Interactive || len(q.Same) > 0 || len(q.Chain) > 0 || q.Path != policytest.Command(q.Argv).Path {
+	if !ok || q.Depth > 0 || q.Interactive || !c.Plain {
 		return nil
 	}
 	return q.Argv

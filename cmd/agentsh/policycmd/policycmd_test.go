@@ -151,7 +151,7 @@ func TestPolicyCommandLines(t *testing.T) {
 		},
 		{
 			"a program that is not here", "policy explain -p p.yaml -- no-such-program", 1,
-			[]string{"program:  no-such-program: not found in your PATH; only its name is evaluated\n"},
+			[]string{"program:  no-such-program: not found in the PATH of sessions; only its name is evaluated\n"},
 		},
 		{
 			"a file that is not here", "policy explain --json -p p.yaml -- /no/such/program", 1,

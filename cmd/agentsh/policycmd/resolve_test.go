@@ -74,3 +74,30 @@ func TestALogIsReadAsTheSessionRan(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
+
+// A case is about the program that a session would run. What the case says about it, and
+// a program that is not here, stay as written.
+func TestPolicyTestsAreAboutTheProgramsOfThisMachine(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte("#!/bin/kill\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{
+		"p.yaml": "version: 1\nname: x\ncommand_rules:\n" +
+			"- {name: no, commands: [kill], decision: deny}\n- {name: rest, commands: ['*'], decision: allow}\n",
+		"p_test.yaml": `policy: p.yaml
+tests:
+- {name: found, command: ['` + script + `'], expect: {decision: deny, rule: "no"}}
+- {name: variable, variable: X, command: ['` + script + `'], expect: deny}
+- {name: described, command: ['` + script + `'], chain: [/bin/sh], expect: allow}
+- {name: absent, command: ['` + script + `.gone'], expect: allow}
+- {name: wrong, command: ['` + script + `'], expect: allow}
+`,
+	}
+	out, code := agentsh(t, tree(t, files), "policy", "test", "p.yaml")
+	if code != 1 || !strings.Contains(out, "5 tests, 1 failed") ||
+		!strings.Contains(out, "wrong: decision is deny by rule no at p.yaml:4:3, expected allow; here "+script+" is "+script+", run by /") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}

@@ -190,8 +190,14 @@ func runGroup(ctx context.Context, suites []*policytest.Suite, o testOptions) (*
 	if err != nil {
 		return nil, err
 	}
+	programs, err := openPrograms(p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = programs.Close() }()
 	t := &tested{policy: p}
 	for _, s := range suites {
+		s.ResolveCommands(resolveTests(programs))
 		t.reports = append(t.reports, policytest.Run(s, p))
 	}
 	if o.coverage || o.minimum > 0 {
