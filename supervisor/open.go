@@ -133,7 +133,7 @@ func (s *Session) open(ctx context.Context) error {
 	}
 	s.env = newEnvironments(s.cfg, s.ID(), s.confined, s.network.Variables(s.confined.Installed(layout.CABundle)))
 	if err := s.startLoop(); err != nil {
-		return err
+		return s.confined.missing.Explain(err, s.confined.requested)
 	}
 	if err := s.files.Begin(ctx, s.init.PID()); err != nil { // the loop knows the commands of its events
 		return err

@@ -297,6 +297,11 @@ func (o *execOptions) plan() (*plan, error) {
 		return nil, failure.New(failure.Ours, err, "")
 	}
 	here, workspace, err := o.directories(operator.Workspace)
+	if err == nil && workspace == "/" {
+		if workspace, err = host.ContainerWorkspace(o.workspace+operator.Workspace != ""); err == nil {
+			here, told = orDefault(o.cwd, workspace), noWorkdir(told, workspace)
+		}
+	}
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
@@ -332,6 +337,16 @@ func (o *execOptions) openOneShot() (*oneShot, error) {
 	o.tell(plan)
 	request := supervisor.Request{Boot: o.bootstrapOf(plan), Policy: plan.policy, Audit: log, Cwd: plan.here}
 	return &oneShot{audit: log, auditPath: plan.auditPath, cwd: plan.here, config: supervisor.SessionConfig(plan.operator, request)}, nil
+}
+
+// noWorkdir adds to what is told that commands start in another directory than /.
+func noWorkdir(told, workspace string) string {
+	text := "the image has no working directory, so the workspace is " + workspace + ": to have another, write WORKDIR in the Dockerfile or " +
+		"use docker run --workdir DIR"
+	if told != "" {
+		text = told + "\n  " + text
+	}
+	return text
 }
 
 // tell prints what sessions of this container do without, once in the container.
@@ -378,9 +393,6 @@ func (o *execOptions) directories(configured string) (cwd, workspace string, err
 	}
 	if named == "" {
 		workspace = project.Root(workspace, project.Home())
-	}
-	if workspace == "/" {
-		return "", "", errors.New("the workspace would be /: start in a directory of the project, or set sandbox.workspace in the configuration")
 	}
 	if o.cwd != "" {
 		return o.cwd, workspace, nil

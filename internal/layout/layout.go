@@ -19,6 +19,8 @@ const (
 	Config        = "/etc/agentsh/config.yaml"   // the operator's configuration
 	Policies      = "/etc/agentsh/policies"      // the policies of the packages
 	MachinePolicy = "/etc/agentsh/policy.yaml"   // the policy where the configuration names none
+
+	ContainerProfiles = "/usr/share/agentsh/containers" // seccomp and AppArmor profiles of containers with whole sessions
 )
 
 // Authorities are the files in which machines have the authorities they trust, in

@@ -26,7 +26,7 @@ func FindState(getenv func(string) string, uid int) (State, error) {
 	}
 	home := getenv("HOME")
 	if home == "/" { // a container's user without an entry in passwd
-		return privateState(filepath.Join("/var/tmp", "agentsh-"+strconv.Itoa(uid)))
+		return makePrivateState(uid)
 	}
 	if filepath.IsAbs(home) {
 		return State(filepath.Join(home, ".local/state/agentsh")), nil
@@ -34,21 +34,43 @@ func FindState(getenv func(string) string, uid int) (State, error) {
 	return "", errors.New("no state directory: HOME is not an absolute path; run 'export XDG_STATE_HOME=DIR' with an absolute DIR of your own")
 }
 
-// privateState makes a state directory in one that everybody can write to, and refuses what
+// makePrivateState makes the state directory of a user without a home directory.
+func makePrivateState(uid int) (State, error) {
+	dir, err := makePrivate(filepath.Join("/var/tmp", "agentsh-"+strconv.Itoa(uid)))
+	if err != nil {
+		return "", fmt.Errorf("state directory: %w; set XDG_STATE_HOME to another", err)
+	}
+	return State(dir), nil
+}
+
+// ContainerWorkspace makes the workspace of commands in a container whose image has no
+// working directory.
+func ContainerWorkspace(uid int) (string, error) {
+	if uid != 0 {
+		return makePrivate(filepath.Join("/tmp", "work-"+strconv.Itoa(uid)))
+	}
+	const dir = "/work"
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return filepath.EvalSymlinks(dir)
+}
+
+// makePrivate makes a directory in one that everybody can write to, and refuses what
 // somebody else has made there.
-func privateState(dir string) (State, error) {
+func makePrivate(dir string) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", fmt.Errorf("state directory: %w", err)
+		return "", err
 	}
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return "", fmt.Errorf("state directory: %w", err)
+		return "", err
 	}
 	owner, _ := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || owner == nil || int(owner.Uid) != os.Geteuid() || info.Mode().Perm() != 0o700 {
-		return "", fmt.Errorf("state directory %s: it must be a directory of this user with mode 0700; set XDG_STATE_HOME to another", dir)
+		return "", fmt.Errorf("%s must be a directory of this user with mode 0700", dir)
 	}
-	return State(dir), nil
+	return dir, nil
 }
 
 // Runs holds one directory for each run of agentctl.

@@ -35,6 +35,7 @@ const (
 	WithoutSetAttr    = "mount_setattr" // Linux before 5.12
 	WithoutFanotify   = "fanotify"      // Docker's profile, and users before Linux 5.13
 	WithoutInotify    = "inotify"
+	WithoutPivotRoot  = "pivot_root" // Docker's profile, whatever the capabilities
 )
 
 // Without returns a command that runs without the mechanisms named, for itself
@@ -91,6 +92,8 @@ func seccompFilter(name string) []unix.SockFilter {
 		return refuseCall(unix.SYS_LANDLOCK_CREATE_RULESET, unix.ENOSYS)
 	case WithoutSetAttr:
 		return refuseCall(unix.SYS_MOUNT_SETATTR, unix.ENOSYS)
+	case WithoutPivotRoot:
+		return refuseCall(unix.SYS_PIVOT_ROOT, unix.EPERM)
 	case WithoutPtrace:
 		return refuseCall(unix.SYS_PTRACE, unix.EPERM)
 	}

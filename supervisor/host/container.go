@@ -1,9 +1,12 @@
 package host
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 
+	"agentsh/internal/layout"
 	"agentsh/supervisor"
 	"agentsh/supervisor/probe"
 )
@@ -38,6 +41,21 @@ func InContainer(c supervisor.OperatorConfig) (out supervisor.OperatorConfig, to
 	return c, containerLosses(missing, c.Policy), nil
 }
 
+// ContainerWorkspace returns the workspace of commands that start in the root directory of
+// a container, and makes it. It is an error outside a container, and if the operator chose
+// the root directory.
+func ContainerWorkspace(chosen bool) (string, error) {
+	if chosen || !inContainer() {
+		return "", errors.New("the workspace would be /: start in a directory of the project, or set sandbox.workspace in the configuration")
+	}
+	dir, err := layout.ContainerWorkspace(os.Geteuid())
+	if err != nil {
+		return "", fmt.Errorf("the workspace would be /, and another one cannot be made: %w; write WORKDIR in the Dockerfile, or use "+
+			"docker run --workdir DIR", err)
+	}
+	return dir, nil
+}
+
 // containerLosses says in a few lines what a session in this container does without.
 func containerLosses(missing probe.Missing, policy string) string {
 	text := "this container gives less than a session needs"
@@ -48,6 +66,10 @@ func containerLosses(missing probe.Missing, policy string) string {
 		for _, name := range missing.Names() {
 			text += "\n  without " + name + ": " + probe.Consequence(name)
 		}
+	}
+	var absent *probe.Absent
+	if errors.As(missing[probe.Namespaces], &absent) {
+		text += fmt.Sprintf("\n  missing first: %s; to change: %s", absent.What, absent.Change)
 	}
 	return text + "\n  'agentsh detect' says what is missing; doc/platforms/docker.md has the flags of docker run for full strength"
 }

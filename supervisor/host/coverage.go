@@ -55,7 +55,7 @@ var groupTable = []group{
 	{"commands", BySupervisor, "every execve waits for its decision and is verified before its first instruction",
 		[]string{"engine", "ptrace", "proc_mem"}, "command", []string{"command_rules", "exec_from"}},
 	{"files outside the workspace", ByKernel, "a root directory of its own: what no rule allows does not exist there; Landlock beneath",
-		[]string{"mount_namespace", "mount_api", "private_proc", "landlock"}, "outside", []string{"file_rules"}},
+		[]string{"mount_namespace", "mount_api", "private_proc", "new_root", "landlock"}, "outside", []string{"file_rules"}},
 	{"files in the workspace", BySupervisor, "a file server decides every operation",
 		[]string{"mount_namespace", "fuse"}, "file", []string{"file_rules"}},
 	{"repositories", BySupervisor, "the file server evaluates the content that git reads in them",

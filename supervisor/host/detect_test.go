@@ -78,7 +78,12 @@ func TestAMissingMechanismIsDetected(t *testing.T) {
 				"overlayfs",
 				"fuse",
 				"fuse_passthrough",
+				"new_root",
+				"session_root",
 			}},
+		{"root without CAP_SYS_PTRACE", "exec setpriv --bounding-set -sys_ptrace --inh-caps -sys_ptrace \"$@\"", []string{"session_root"}},
+		{"root without CAP_NET_ADMIN", "exec setpriv --bounding-set -net_admin --inh-caps -net_admin \"$@\"",
+			[]string{"net_namespace", "net_redirect"}},
 		{
 			"no user namespaces",
 			"exec unshare -U -r sh -c 'echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"' sh \"$@\"",

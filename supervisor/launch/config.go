@@ -199,7 +199,7 @@ func (u *User) check(noNamespaces bool) error {
 		return fmt.Errorf("session without namespaces as user %d: the supervisor is not root", u.UID)
 	case !u.Namespace && !noNamespaces && !root:
 		return fmt.Errorf("session without a user namespace: the supervisor is not root")
-	case !u.Namespace && (u.UID == 0 || u.GID == 0):
+	case !u.Namespace && (u.UID == 0 || u.GID == 0 && root): // a user may have group 0: docker run --user 1000
 		return fmt.Errorf("session as root of the machine")
 	case u.Namespace && root && (u.HostUID == 0 || u.HostGID == 0):
 		return fmt.Errorf("user namespace mapped to root of the machine")

@@ -57,7 +57,8 @@ var fallbacks = map[string]fallback{
 		"only the first program of each command is judged: rules about programs that it starts are advice, and so are env_inject at those, " +
 			"signal_rules, unix_socket_rules and the network; files are restricted by Landlock alone; a process that hides may outlive its session"},
 	Namespaces: {
-		[]string{"user_namespace", "mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "private_proc"},
+		[]string{"user_namespace", "mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "private_proc",
+			"new_root", "session_root"},
 		"files are restricted by Landlock alone, so that names, sizes and modes of all files can be seen, and modes and times of the user's " +
 			"own files changed; processes of the machine can be seen; sockets in the file system are restricted by their permissions alone; " +
 			"there is no network, not even loopback, unless it is shared",

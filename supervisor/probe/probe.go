@@ -55,10 +55,23 @@ func Try(name string) error {
 		return fmt.Errorf("%s: %w", name, trial.ErrUnknown)
 	}
 	if _, err := c.try(); err != nil {
-		return fmt.Errorf("%s: %w (to change: %s)", c.what, err, c.change)
+		return &Absent{c.what, err, c.change}
 	}
 	return nil
 }
+
+// Absent is the error of a primitive that does not work.
+type Absent struct {
+	What   string
+	Err    error
+	Change string // what would make it work
+}
+
+func (a *Absent) Error() string {
+	return fmt.Sprintf("%s: %v (to change: %s)", a.What, a.Err, a.Change)
+}
+
+func (a *Absent) Unwrap() error { return a.Err }
 
 func find(name string) *candidate {
 	for i := range candidates {
@@ -87,15 +100,24 @@ func (c *candidate) primitive() Primitive {
 
 // What to change, where several things need the same.
 const (
-	changeContainer = "in a container: --cap-add SYS_ADMIN, NET_ADMIN and SYS_PTRACE and a seccomp profile that allows unshare and " +
-		"pivot_root, or run unprivileged where user namespaces are allowed"
-	changeUser = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; " +
-		"in a container a seccomp profile that allows unshare"
-	changeFUSE = "load the fuse module and let the user open /dev/fuse (chmod 666 /dev/fuse); in a container: --device /dev/fuse " +
-		"--cap-add SYS_ADMIN"
+	changeContainer = "in a container of root: " + rootFlags + "; in one of a user: " + userFlags
+	changeUser      = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; " +
+		"in a container: " + userFlags
+	changeFUSE = "load the fuse module and let the user open /dev/fuse (chmod 666 /dev/fuse); in a container: --device /dev/fuse, and " +
+		"--cap-add SYS_ADMIN for root"
 	changePtrace = "sysctl kernel.yama.ptrace_scope at most 2 for root and 1 for others; in a container a seccomp profile that allows " +
 		"ptrace"
 	changeKernel = "a newer kernel"
+)
+
+// The flags of docker run and podman run that give a whole session.
+// doc/platforms/docker.md explains them.
+const (
+	rootProfile = "--security-opt seccomp=" + layout.ContainerProfiles + "/seccomp-root.json"
+	userProfile = "--security-opt seccomp=" + layout.ContainerProfiles + "/seccomp-user.json"
+	wholeProc   = "--security-opt systempaths=unconfined (podman: unmask=ALL)"
+	rootFlags   = "--cap-add SYS_ADMIN --cap-add NET_ADMIN --cap-add SYS_PTRACE --device /dev/fuse " + rootProfile
+	userFlags   = "--device /dev/fuse " + userProfile + " " + wholeProc
 )
 
 // candidates are all primitives, in the order of a report.
@@ -132,7 +154,8 @@ var candidates = []candidate{
 	{"user_namespace", "user namespace", func() (string, error) { return try(trial.Nothing, environment{user: true}) }, changeUser},
 	{"mount_namespace", "mount namespace", within(trial.Nothing, unix.CLONE_NEWNS), changeContainer},
 	{"pid_namespace", "pid namespace", within(trial.Nothing, unix.CLONE_NEWPID), changeContainer},
-	{"net_namespace", "network namespace", within("net_namespace", unix.CLONE_NEWNET), changeContainer},
+	{"net_namespace", "network namespace", within("net_namespace", unix.CLONE_NEWNET),
+		"in a container of root: --cap-add SYS_ADMIN --cap-add NET_ADMIN"},
 	{
 		trialRedirect,
 		"nf_tables in a network namespace",
@@ -150,7 +173,20 @@ var candidates = []candidate{
 		"private_proc",
 		"a /proc of its own",
 		within("private_proc", unix.CLONE_NEWNS|unix.CLONE_NEWPID),
-		"in a container: a /proc without masked paths (podman: --security-opt unmask=ALL)",
+		"in a container, whose engine masks parts of /proc: " + wholeProc,
+	},
+	{
+		"new_root",
+		"a root directory of its own",
+		within("new_root", unix.CLONE_NEWNS),
+		"in a container of root: " + rootProfile + "; in one of a user: " + userProfile + "; after a chroot: make the root a mount " +
+			"(mount --bind DIR DIR)",
+	},
+	{
+		"session_root",
+		"look into a session",
+		tryLookInto,
+		"in a container of root: --cap-add SYS_PTRACE",
 	},
 	{"mount_api", "new mount API", within("mount_api", unix.CLONE_NEWNS), changeContainer},
 	{
@@ -170,8 +206,8 @@ var candidates = []candidate{
 		"fanotify",
 		"fanotify of directories",
 		within("fanotify", 0),
-		"what the host edits is seen all the same by inotify, but not told; for events Linux 5.13 or newer, and in a container a seccomp " +
-			"profile that allows fanotify_init and fanotify_mark",
+		"what the host edits is seen all the same by inotify, but not told; for events Linux 5.13 or newer, and in a container " +
+			userProfile,
 	},
 	{
 		"inotify",
@@ -189,7 +225,7 @@ var candidates = []candidate{
 	{"oom_score", "protection from the OOM killer", asIs("oom_score"), "only for lack of memory: root, or CAP_SYS_RESOURCE; " +
 		"without it the kernel still ends commands first"},
 	{"pidfd", "process descriptors", asIs("pidfd"), changeKernel},
-	{"pidfd_getfd", "descriptors of another process", asIs("pidfd_getfd"), "in a container a seccomp profile that allows pidfd_getfd"},
+	{"pidfd_getfd", "descriptors of another process", asIs("pidfd_getfd"), "in a container " + userProfile},
 	{"subreaper", "child subreaper", asIs("subreaper"), changeKernel},
 	{"vsock", "AF_VSOCK", asIs("vsock"), "only for controllers that reach a virtual machine by it: the vsock modules"},
 }

@@ -27,6 +27,7 @@ type requirement struct {
 	primitives []string            // each is tried
 	check      func(Session) error // nil: every session is accepted
 	guarantee  bool                // any mechanism may hold it: the primitives are those of [Session.Holders]
+	mechanism  string              // of degraded: a session without it does not have what is required
 }
 
 // RequireEngine begins the requirements of an engine. Its name follows.
@@ -43,12 +44,12 @@ var requirements = map[string]requirement{
 
 	"exec_verify":       {primitives: []string{primitiveEngine, "ptrace", "proc_mem"}},
 	"env_inject_nested": {primitives: []string{primitiveEngine, "ptrace", "proc_mem"}},
-	"file_governed":     {primitives: []string{"mount_namespace", "fuse"}, check: governsFiles},
-	"fuse_passthrough":  {primitives: []string{"fuse", "fuse_passthrough"}, check: governsFiles},
-	"host_edits":        {primitives: []string{"mount_namespace", "fuse", "fanotify"}, check: watchesFiles},
-	"mount_namespace":   {primitives: []string{"mount_namespace", "mount_api"}},
-	"pid_namespace":     {primitives: []string{"pid_namespace"}},
-	"net_namespace":     {primitives: []string{"net_namespace"}, check: requireNetwork},
+	"file_governed":     {primitives: []string{"mount_namespace", "fuse"}, check: governsFiles, mechanism: FileServer},
+	"fuse_passthrough":  {primitives: []string{"fuse", "fuse_passthrough"}, check: governsFiles, mechanism: FileServer},
+	"host_edits":        {primitives: []string{"mount_namespace", "fuse", "fanotify"}, check: watchesFiles, mechanism: FileServer},
+	"mount_namespace":   {primitives: []string{"mount_namespace", "mount_api"}, mechanism: Namespaces},
+	"pid_namespace":     {primitives: []string{"pid_namespace"}, mechanism: Namespaces},
+	"net_namespace":     {primitives: []string{"net_namespace"}, check: requireNetwork, mechanism: Namespaces},
 	"landlock":          {primitives: []string{"landlock"}},
 	"landlock_scopes":   {primitives: []string{"landlock_scopes"}},
 	"cgroup":            {primitives: []string{"cgroup"}},
@@ -123,6 +124,10 @@ func Require(require []Setting, s Session, missing Missing) error {
 		primitives, err := s.required(r.Name, missing)
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("%s: require %s: %v", r.At, r.Name, err))
+			continue
+		}
+		if why := missing[want.mechanism]; why != nil {
+			problems = append(problems, fmt.Sprintf("%s: require %s: not proven here: %v", r.At, r.Name, why))
 			continue
 		}
 		for _, name := range primitives {

@@ -95,7 +95,8 @@ func (c *landlockOnly) makeHome(plan *Plan) error {
 	}
 	if isRoot() {
 		if err := os.Chown(home, c.User.UID, c.User.GID); err != nil {
-			return fmt.Errorf("home directory: %w", err)
+			return fmt.Errorf("home directory: %w: root needs CAP_CHOWN and CAP_SETUID, as in containers by default "+
+				"(--cap-add CHOWN --cap-add SETUID --cap-add SETGID), or start agentsh as a user (--user UID:GID)", err)
 		}
 	}
 	plan.Home, plan.Private[i] = home, home

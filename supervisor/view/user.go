@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/beneath"
+	"agentsh/internal/layout"
 	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"
@@ -70,6 +73,12 @@ func (u User) AsOwner(workspace []wire.Governed) (User, error) {
 		return owner, nil
 	case dir.Dev != root.Dev:
 		return u, nil // it is mounted from elsewhere
+	case dir.Mode&(unix.S_ISVTX|unix.S_IWOTH) == unix.S_ISVTX|unix.S_IWOTH:
+		return u, nil // everybody may write there, as in /tmp
+	}
+	if of := systemIn(workspace[0].Backing); of != "" {
+		return u, fmt.Errorf("workspace %s: %s is in it, and commands must not own that; write WORKDIR /work in the Dockerfile, or use "+
+			"docker run --workdir /work", workspace[0].Backing, of)
 	}
 	top, err := beneath.OpenRoot(workspace[0].Backing)
 	if err != nil {
@@ -80,6 +89,29 @@ func (u User) AsOwner(workspace []wire.Governed) (User, error) {
 		return u, fmt.Errorf("workspace %s: give it to the user of commands: %w", workspace[0].Backing, err)
 	}
 	return u, nil
+}
+
+// systemDirectories are those that commands must never own.
+var systemDirectories = []string{
+	"/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/root", "/run", "/sbin", "/sys", "/tmp",
+	"/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/local/bin", "/usr/local/lib", "/usr/local/sbin", "/usr/sbin",
+	"/usr/share", "/var/cache", "/var/lib", "/var/log", "/var/spool", "/var/tmp",
+}
+
+// systemIn returns a directory of the system, or one of agentsh's own, that a directory is or
+// contains; empty: none. Links are resolved.
+func systemIn(dir string) string {
+	own := []string{layout.Config, layout.Library}
+	if self, err := os.Executable(); err == nil {
+		own = append(own, self)
+	}
+	for _, name := range slices.Concat(systemDirectories, own) {
+		real, err := filepath.EvalSymlinks(name)
+		if err == nil && Below(real, dir) {
+			return name
+		}
+	}
+	return ""
 }
 
 // take makes the user own what root owns below a directory of the file system dev, and then

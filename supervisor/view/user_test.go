@@ -3,6 +3,8 @@ package view
 import (
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -70,5 +72,56 @@ func TestCommandsRunAsTheOwnerOfTheWorkspace(t *testing.T) {
 		if err != nil || got.UID != tt.uid || got.GID != tt.wantGID {
 			t.Errorf("owner %d:%d: %v, commands run as %d:%d", tt.uid, tt.gid, err, got.UID, got.GID)
 		}
+	}
+}
+
+// TestCommandsNeverOwnTheSystem: a workspace that is a directory of the system, or holds one,
+// is refused before anything in it changes its owner.
+func TestCommandsNeverOwnTheSystem(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"/usr", "/etc", "/root", "/usr/bin", "/var", filepath.Dir(self)} {
+		var before, after unix.Stat_t
+		if err := unix.Stat(dir, &before); err != nil {
+			t.Fatal(err)
+		}
+		if before.Uid != 0 || dir == filepath.Dir(self) {
+			if of := systemIn(dir); of == "" {
+				t.Errorf("%s is no directory of the system", dir)
+			}
+			continue
+		}
+		_, err := User{UID: DedicatedID, GID: DedicatedID}.AsOwner([]wire.Governed{{Backing: dir}})
+		if err == nil || !strings.Contains(err.Error(), "docker run --workdir /work") {
+			t.Errorf("workspace %s: %v", dir, err)
+		}
+		if err := unix.Stat(dir, &after); err != nil || after.Uid != before.Uid || after.Gid != before.Gid {
+			t.Errorf("%s belongs to %d:%d now: %v", dir, after.Uid, after.Gid, err)
+		}
+	}
+	for _, dir := range []string{"/work", "/usr/src/app", "/home/someone", "/root/project", "/go", "/opt", "/srv"} {
+		if of := systemIn(dir); of != "" {
+			t.Errorf("%s must not be a workspace because of %s", dir, of)
+		}
+	}
+}
+
+// TestAWorkspaceOfEverybodyStaysRoots: commands may write to it as it is.
+func TestAWorkspaceOfEverybodyStaysRoots(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	got, err := User{UID: DedicatedID, GID: DedicatedID}.AsOwner([]wire.Governed{{Backing: dir}})
+	if err != nil || got.UID != DedicatedID {
+		t.Errorf("%+v, %v", got, err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("%v, %v", info, err)
 	}
 }

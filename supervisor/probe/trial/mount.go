@@ -76,6 +76,28 @@ func probeMountAPI() (string, error) {
 	return "open_tree, " + how + ", move_mount, fsmount", MustFail("writing to a read-only mount", err, unix.EROFS)
 }
 
+// probeNewRoot makes a new tmpfs the root directory, as a session does.
+func probeNewRoot() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	root, err := fileSystem("tmpfs", map[string]string{"size": "65536"})
+	if err != nil {
+		return err
+	}
+	defer closeFD(root)
+	if err := unix.MoveMount(root, "", unix.AT_FDCWD, "/", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("move_mount: %w", err)
+	}
+	if err := unix.Fchdir(root); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	return nil
+}
+
 // probePrivateProc mounts a procfs, which the kernel refuses in a user namespace
 // where the one that is there is covered in parts.
 func probePrivateProc() error {

@@ -126,3 +126,7 @@ func Loopback() (string, error) {
 	}
 	return "", nil
 }
+
+// becomeUndumpable closes this process to all others without CAP_SYS_PTRACE over it. See
+// ptrace(2), "Ptrace access mode checking".
+func becomeUndumpable() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }

@@ -17,12 +17,17 @@ import (
 // Nothing is the trial whose success is that its process could be started.
 const Nothing = "nothing"
 
+// Undumpable is the trial whose process is as closed to others as a session's first one.
+const Undumpable = "undumpable"
+
 // trials are all trials by name. Each returns what it found out.
 var trials = map[string]func() (string, error){
 	Nothing:            bare(func() error { return nil }),
 	"seccomp_notify":   func() (string, error) { return probeSeccomp(0) },
 	"wait_killable":    probeKillable,
 	"private_proc":     bare(probePrivateProc),
+	"new_root":         bare(probeNewRoot),
+	Undumpable:         bare(becomeUndumpable),
 	"landlock":         probeLandlock,
 	"landlock_scopes":  probeLandlockScopes,
 	"landlock_net":     probeLandlockNet,
