@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"agentsh/controller/git"
+	"agentsh/controller/harness"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
+	"agentsh/internal/wire"
 )
 
 // withSpec checks the policy of a run and adds it and the specification of the
@@ -28,9 +30,19 @@ func (p plan) withSpec(prog program, repoDir, runID string, keep time.Duration) 
 	p.policy = rules
 	p.spec = sandbox.Spec{
 		RunID: runID, Policy: sources(rules), Vars: vars, EnvDir: layout.EnvDir, Home: layout.Home,
+		Degraded: settings(p.harness.Degraded), Require: settings(p.harness.Require),
 		Program: p.scans(), Credentials: p.credentials, Keep: keep,
 	}
 	return p, nil
+}
+
+// settings are the entries of a list of the harness, with their places.
+func settings(list harness.Texts) []wire.Setting {
+	var out []wire.Setting
+	for _, s := range list {
+		out = append(out, wire.Setting{Name: s.V, At: s.At.String()})
+	}
+	return out
 }
 
 // needBytes is the disk space that a run needs besides the repository, in

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/git"
+	"agentsh/controller/harness"
 	"agentsh/controller/outside"
 	"agentsh/controller/provider"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
+	"agentsh/internal/wire"
 )
 
 // step is one named part of a run.
@@ -239,6 +242,15 @@ func (r *run) createSandbox(ctx context.Context) error {
 // defaultReady is the time limit for the first answer of a supervisor.
 const defaultReady = 60 * time.Second
 
+// checkRequire rejects a supervisor that does not know require of a harness, and so has not
+// proven it.
+func checkRequire(h *harness.Harness, v wire.Version) error {
+	if len(h.Require) == 0 || v.Minor >= 1 {
+		return nil
+	}
+	return fmt.Errorf("%s: require: this agentsh does not know it: use the version of agentctl", h.Require[0].At)
+}
+
 // maxDegraded bounds the mechanisms that a supervisor names.
 const maxDegraded = 100
 
@@ -249,8 +261,15 @@ func (r *run) waitReady(ctx context.Context) error {
 		limit = time.Duration(s) * time.Second
 	}
 	hello, err := r.box.ready(ctx, limit)
+	if err == nil {
+		err = checkRequire(r.plan.harness, hello.Version)
+	}
 	if err != nil {
-		return err
+		hint := ""
+		if strings.Contains(err.Error(), "--degraded ") {
+			hint = "degraded of the harness has the same names: see doc/harness.md"
+		}
+		return fail(ExitSandbox, hint, err)
 	}
 	r.result.Policy, r.result.Engine = hello.PolicyDigest, short(hello.Engine)
 	for _, name := range hello.Degraded[:min(len(hello.Degraded), maxDegraded)] {

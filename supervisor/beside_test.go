@@ -2,8 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,26 +15,6 @@ import (
 
 // Each session is a run of these tests below the listener of another program, which
 // continues what it is asked about. See test/outer/outer.c.
-const outerEnv = "AGENTSH_TEST_OUTER"
-
-// below runs a test again, with a name, below the listener of test/outer.
-func belowAs(t *testing.T, test, mode, name string, env ...string) {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	outer := testenv.Outer(t)
-	program := filepath.Join(filepath.Dir(outer), "program") // another user can read it there
-	if data, err := os.ReadFile(self); err != nil || os.WriteFile(program, data, 0o755) != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(outer, mode, program, "-test.run=^"+test+"$", "-test.v")
-	cmd.Env = append(append(os.Environ(), outerEnv+"="+name), env...)
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "held: "+name) {
-		t.Errorf("%s below %s: %v\n%s", name, mode, err, out)
-	}
-}
 
 // besidePolicy has no rules that need a signal or a socket judged.
 const besidePolicy = `version: 1
@@ -81,11 +59,11 @@ func TestASessionBesideAnotherListener(t *testing.T) {
 		exec    bool
 		refused []string
 	}{"plain": {true, nil}, "listener": {false, nil}}
-	mode := os.Getenv(outerEnv)
+	mode := testenv.Outer()
 	if mode == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 		for mode := range modes {
-			t.Run(mode, func(t *testing.T) { belowAs(t, "TestASessionBesideAnotherListener", mode, mode) })
+			t.Run(mode, func(t *testing.T) { testenv.Below(t, "TestASessionBesideAnotherListener", mode, mode) })
 		}
 		return
 	}
@@ -106,9 +84,9 @@ func TestASessionBesideAnotherListener(t *testing.T) {
 // A policy whose rules need calls judged that the other listener takes opens no session,
 // unless the operator's setting says so. Then those calls fail.
 func TestRulesAboutCallsThatAnotherListenerTakes(t *testing.T) {
-	if os.Getenv(outerEnv) == "" {
+	if testenv.Outer() == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-		belowAs(t, t.Name(), "plain", "rules")
+		testenv.Below(t, t.Name(), "plain", "rules")
 		return
 	}
 	const rules = besidePolicy + `signal_rules:
@@ -149,11 +127,11 @@ unix_socket_rules:
 // What another listener takes is found where a filter hides that listener, and where it takes
 // a call for one signal alone: a signal that a rule denies arrives nowhere.
 func TestCallsThatAnotherListenerTakesUnseen(t *testing.T) {
-	mode := os.Getenv(outerEnv)
+	mode := testenv.Outer()
 	if mode == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 		for _, mode := range []string{"hidden", "some"} {
-			t.Run(mode, func(t *testing.T) { belowAs(t, "TestCallsThatAnotherListenerTakesUnseen", mode, mode) })
+			t.Run(mode, func(t *testing.T) { testenv.Below(t, "TestCallsThatAnotherListenerTakesUnseen", mode, mode) })
 		}
 		return
 	}
@@ -217,9 +195,9 @@ int main(void) {
 
 // What commands try against the stop of an execve by SIGSYS. The program is denied.
 func TestAttacksOnExecsThatEndWithSIGSYS(t *testing.T) {
-	if os.Getenv(outerEnv) == "" {
+	if testenv.Outer() == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-		belowAs(t, t.Name(), "plain", "attacks")
+		testenv.Below(t, t.Name(), "plain", "attacks")
 		return
 	}
 	cfg, log := testConfig(t, besidePolicy)

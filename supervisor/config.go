@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
@@ -76,6 +77,15 @@ func (c OperatorConfig) WithDegraded(names []string) OperatorConfig {
 	return c
 }
 
+// withSettings is a list of the operator with what a request adds.
+func withSettings(operator []probe.Setting, requested []wire.Setting) []probe.Setting {
+	out := slices.Clone(operator)
+	for _, s := range requested {
+		out = append(out, probe.Setting(s))
+	}
+	return out
+}
+
 // Request is a session that is asked for.
 type Request struct {
 	Boot    wire.Bootstrap // directories, store, network, fallbacks and credentials
@@ -102,9 +112,9 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 		Network:     Network{Shared: r.Boot.Network, Egress: out},
 		Cwd:         r.Cwd,
 		User:        operator.User,
-		Require:     operator.Require,
+		Require:     withSettings(operator.Require, r.Boot.Require),
 		Forbidden:   operator.ForbidEngine,
-		Degraded:    probe.WithFallbacks(operator.Degraded, r.Boot.Degraded),
+		Degraded:    withSettings(operator.Degraded, r.Boot.Degraded),
 		Program:     r.Boot.Program,
 		Channel:     r.Channel,
 		AsOwner:     operator.Container.Here,

@@ -17,9 +17,9 @@ import (
 // A supervisor above may forbid every engine: filters, ptrace, namespaces. Then only the
 // operator's setting opens a session, which says what it does not hold.
 func TestASessionWithoutAnEngine(t *testing.T) {
-	if os.Getenv(outerEnv) == "" {
+	if testenv.Outer() == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.Landlock)
-		belowAs(t, t.Name(), "whole", "unjudged", "OUTER_UID=60600", "HOME=/nonexistent")
+		testenv.Below(t, t.Name(), "whole", "unjudged", "OUTER_UID=60600", "HOME=/nonexistent")
 		return
 	}
 	cfg, log := testConfig(t, strings.NewReplacer(", /tmp, '/tmp/**'", "", "INJECTED:", "BASH_ENV: /usr/lib/agentsh/bash_startup.sh, INJECTED:").Replace(besidePolicy))

@@ -55,6 +55,7 @@ type fixture struct {
 
 	harness string   // empty: harness.yaml
 	setenv  []string // more variables of the host
+	above   []string // what agentctl runs below; empty: nothing
 }
 
 // newFixture creates a fixture. The agent is a script; more is added to the
@@ -142,7 +143,8 @@ func (p *fixture) git(args ...string) string {
 
 // command is agentctl with arguments, in the fixture.
 func (p *fixture) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(p.bin+"/agentctl", args...)
+	argv := append(slices.Concat(p.above, []string{p.bin + "/agentctl"}), args...)
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = p.dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "XDG_STATE_HOME=" + p.state, "HOST_TOKEN=value-of-no-use"}
 	cmd.Env = append(cmd.Env, p.setenv...)

@@ -368,7 +368,7 @@ func (o *execOptions) tell(p *plan) {
 func (o *execOptions) bootstrapOf(p *plan) wire.Bootstrap {
 	boot := wire.Bootstrap{
 		Version: wire.Current, Governed: []wire.Governed{{Backing: p.workspace, Path: p.workspace}},
-		Home: layout.CommandHome, StoreDir: p.state.Store(), Network: o.network, Degraded: o.degraded,
+		Home: layout.CommandHome, StoreDir: p.state.Store(), Network: o.network, Degraded: o.fallbacks(),
 	}
 	if len(p.tools.Path) > 0 {
 		boot.Path = strings.Join(append(p.tools.Path, p.operator.Path), ":")
@@ -379,6 +379,15 @@ func (o *execOptions) bootstrapOf(p *plan) wire.Bootstrap {
 		}
 	}
 	return boot
+}
+
+// fallbacks are the mechanisms of the flag --degraded.
+func (o *execOptions) fallbacks() []wire.Setting {
+	var out []wire.Setting
+	for _, name := range o.degraded {
+		out = append(out, wire.Setting{Name: strings.TrimSpace(name), At: "--degraded"})
+	}
+	return out
 }
 
 // directories are where the command starts and its workspace, links resolved.

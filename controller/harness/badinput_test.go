@@ -2,14 +2,18 @@ package harness
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/supervisor/probe"
 )
 
 func TestBadFilesAreRefusedWithTheirPosition(t *testing.T) {
@@ -249,5 +253,29 @@ func TestProvidersAreFoundByNameAndByPath(t *testing.T) {
 	equalText(t, "credentials", show(x.Credentials["one"].Credentials)+" "+show(x.Credentials["one"].Config), "TOKEN=s region=eu")
 	if _, ps := Load(dir+"/clash.yaml", Options{}); !strings.Contains(short(dir, ps), "the provider one is defined in ") {
 		t.Errorf("%v", ps)
+	}
+}
+
+// The names that a harness may have are those of the supervisor, without those that no sandbox
+// of a run goes without.
+func TestDegradedAndRequireHaveTheNamesOfTheSupervisor(t *testing.T) {
+	fallbacks := append(slices.Sorted(maps.Keys(runNeeds)), fallbackNames...)
+	slices.Sort(fallbacks)
+	all := append(probe.Mechanisms(), probe.AnyMechanism)
+	slices.Sort(all)
+	if !slices.Equal(fallbacks, all) || !slices.Equal(requirementNames, probe.Requirements()) {
+		t.Errorf("degraded %q, require %q; the supervisor has %q, %q", fallbacks, requirementNames, all, probe.Requirements())
+	}
+	for text, want := range map[string]string{
+		"degraded: [cgroups]":         `a.yaml:3:12: error: degraded[0]: "cgroups" is not one of any, call_rules, cgroup`,
+		"degraded: [nested_commands]": `a.yaml:3:12: error: degraded[0]: "nested_commands" is not supported here: ` + needsFileServer,
+		"degraded: [file_server]":     `a.yaml:3:12: error: degraded[0]: "file_server" is not supported here: ` + needsFileServer,
+		"require: [engine_none]":      `a.yaml:3:11: error: require[0]: "engine_none" is not one of abstract_sockets`,
+		"require: cgroup":             "a.yaml:3:10: error: require is a list",
+	} {
+		dir := lay(t, tests{"a.yaml": head + text + "\n"})
+		if _, ps := Load(filepath.Join(dir, "a.yaml"), Options{}); !strings.Contains(short(dir, ps), want) {
+			t.Errorf("%s: %s, want %s", text, short(dir, ps), want)
+		}
 	}
 }

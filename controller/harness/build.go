@@ -272,6 +272,9 @@ func (f *field) checkText(s string) string {
 				return ""
 			}
 		}
+		if why, ok := f.format.refused[s]; ok {
+			return fmt.Sprintf("%s is not supported here: %s", quoted(s), why)
+		}
 		return fmt.Sprintf("%s is not one of %s", quoted(s), strings.Join(f.format.values, ", "))
 	}
 	if f.format.pattern != nil && !f.format.pattern.MatchString(s) {

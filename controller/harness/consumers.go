@@ -26,6 +26,8 @@ var Consumers = map[string]string{
 	"model":                           "runtime",
 	"effort":                          "runtime",
 	"readonly_repo":                   "create sandbox",
+	"degraded":                        "create sandbox",
+	"require":                         "create sandbox",
 	"plugins.path":                    "bootstrap",
 	"skills.path":                     "bootstrap",
 	"skills.overrides":                "bootstrap",

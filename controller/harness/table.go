@@ -61,7 +61,8 @@ type field struct {
 type format struct {
 	values  []string
 	pattern *regexp.Regexp
-	means   string // description of the pattern
+	refused map[string]string // values that a reader may expect, each with why it is none
+	means   string            // description of the pattern
 }
 
 // limits bound a number; max 0: no upper bound.
@@ -79,6 +80,24 @@ var (
 	headerRE   = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	noNewline  = regexp.MustCompile(`^[^\n\r]*$`)
 )
+
+// The names of degraded and require, as the supervisor has them. A test compares them.
+var (
+	fallbackNames = []string{"any", "call_rules", "cgroup", "exec_verify", "landlock", "landlock_scopes", "wait_killable"}
+
+	requirementNames = []string{"abstract_sockets", "cgroup", "engine_listener", "engine_trace", "env_inject_nested", "exec_verify",
+		"file_governed", "files", "fuse_passthrough", "host_edits", "landlock", "landlock_scopes", "mount_namespace", "net_namespace",
+		"pid_namespace", "signals"}
+)
+
+// runNeeds are the mechanisms that no sandbox of a run goes without.
+var runNeeds = map[string]string{
+	"file_server":     needsFileServer,
+	"namespaces":      needsFileServer,
+	"nested_commands": needsFileServer + ", which needs namespaces",
+}
+
+const needsFileServer = "the sandbox of a run is a directory that a file server shows as /sandbox"
 
 // maxScriptTimeout is the longest time of a script, in seconds: a week.
 const maxScriptTimeout = 7 * 24 * 60 * 60
@@ -221,6 +240,10 @@ var fields = []field{
 	{name: "effort", kind: kindText, format: format{values: []string{"low", "medium", "high", "xhigh", "max"}},
 		doc: "Reasoning effort the runtime asks for."},
 	{name: "readonly_repo", kind: kindBool, off: "false", doc: "The agent may not change the repository."},
+	{name: "degraded", kind: kindList, format: format{values: fallbackNames, refused: runNeeds},
+		doc: "Mechanisms that the sandbox may run without."},
+	{name: "require", kind: kindList, format: format{values: requirementNames},
+		doc: "Guarantees and mechanisms that must be proven before the sandbox starts."},
 	{name: "providers", kind: kindList, layered: true, doc: "Credential sources, by name or path."},
 	{name: "openshell", kind: kindStruct, layered: true, doc: "What only the openshell backend reads.", fields: []field{
 		{name: "profiles", kind: kindList, doc: "Provider profiles."},

@@ -43,6 +43,8 @@ type Spec struct {
 	EnvInject map[string]string // of the operator; the policy's env_inject has precedence
 	EnvDir    string            // directory .env.d in the sandbox
 	Home      string            // path in the sandbox
+	Degraded  []wire.Setting    // mechanisms that the sandbox may run without, beside those of the operator
+	Require   []wire.Setting    // what must be proven in it, beside what the operator requires
 	Program   bool              // makes the supervisor's program available at [layout.Program]
 	NeedBytes int64             // disk space that must be free
 	// Keep is how long the sandbox outlives its controller, so that other controllers

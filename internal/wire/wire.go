@@ -17,8 +17,8 @@ type Version struct {
 	Minor int `json:"minor"`
 }
 
-// Current is the version of this build.
-var Current = Version{Major: 1, Minor: 0}
+// Current is the version of this build. Since 1.1 a supervisor proves [Bootstrap.Require].
+var Current = Version{Major: 1, Minor: 1}
 
 // Hello is the first message of the supervisor on a connection.
 type Hello struct {
@@ -57,9 +57,16 @@ type Bootstrap struct {
 	Network         bool              `json:"network"`               // true: share the caller's network, with a warning
 	Program         bool              `json:"program,omitempty"`     // the supervisor's own program is shown at [layout.Program]
 	Credentials     []Credential      `json:"credentials,omitempty"` // no other message contains their values
-	Degraded        []string          `json:"degraded,omitempty"`    // mechanisms that the session may start without
+	Degraded        []Setting         `json:"degraded,omitempty"`    // mechanisms that the session may start without, beside the operator's
+	Require         []Setting         `json:"require,omitempty"`     // what must be proven before it starts, beside what the operator requires
 	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends after this time; 0: when its controller ends
 	Keep            *Keep             `json:"keep,omitempty"`        // nil: the session ends when its controller ends
+}
+
+// Setting is a name that a harness or a command line has.
+type Setting struct {
+	Name string `json:"name"`
+	At   string `json:"at"` // file:line:column, or the flag
 }
 
 // Keep has a session go on when its controller ends without ending the session.

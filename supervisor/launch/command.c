@@ -153,6 +153,7 @@ void run_command(int fds[5])
 		}
 	if (S.dumpable)
 		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
-	execve(p.path, p.argv, p.envp);
+	if (execve(p.path, p.argv, p.envp) == 0) /* nobody but a listener above can do this */
+		fail(EPERM, "exec, answered by another supervisor,", p.path);
 	fail(errno, "exec", p.path);
 }

@@ -31,6 +31,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifndef PIDFD_SIGNAL_PROCESS_GROUP
+#define PIDFD_SIGNAL_PROCESS_GROUP (1U << 2)
+#endif
+
 __attribute__((noreturn)) static void end_session(void);
 
 /* -- the forking thread -- */
@@ -242,6 +246,25 @@ static struct command *by_serial(uint64_t serial)
 	return NULL;
 }
 
+/* Signals a process, or its group. A supervisor above may deny kill(2) or never answer it, so that
+   is the last call. Groups have pidfds since Linux 6.9. */
+static int signal_process(pid_t pid, int sig, unsigned flags)
+{
+	int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+	if (fd >= 0) {
+		long r = syscall(SYS_pidfd_send_signal, fd, sig, NULL, flags);
+		int err = errno;
+		close(fd);
+		if (r == 0)
+			return 0;
+		if (err == ESRCH) {
+			errno = err;
+			return -1;
+		}
+	}
+	return kill(flags ? -pid : pid, sig);
+}
+
 /* Counts one process for its command, and signals it if that is requested. The pidfd is
    opened first: if the limit is read from another process later, the signal fails. */
 static void visit(pid_t pid, uint64_t only, int sig, uint32_t *leftover)
@@ -417,11 +440,11 @@ static void end_command(const struct kill_msg *m)
 		c->killing = 1;
 		/* it may have no mark yet */
 		if (!c->exited)
-			kill(c->pid, SIGKILL);
+			signal_process(c->pid, SIGKILL, 0);
 		scan(0, 0);
 	} else if (!c->exited) {
-		if (kill(-c->pid, (int)m->sig) < 0)
-			kill(c->pid, (int)m->sig);
+		if (signal_process(c->pid, (int)m->sig, PIDFD_SIGNAL_PROCESS_GROUP) < 0)
+			signal_process(c->pid, (int)m->sig, 0);
 	} else {
 		scan(c->serial, (int)m->sig);
 	}
@@ -456,7 +479,7 @@ static void end_all(void)
 			if (S.commands[i].serial) {
 				S.commands[i].killing = 1;
 				if (!S.commands[i].exited)
-					kill(S.commands[i].pid, SIGKILL);
+					signal_process(S.commands[i].pid, SIGKILL, 0);
 			}
 		walk(0, 0, NULL);
 		for (int i = 0; i < MAX_COMMANDS; i++)

@@ -83,7 +83,7 @@ func (f *follower) Begin(first int, t engine.Tracing) error {
 	}
 	f.execs.follows.add(first, f)
 	// When the loop has ended, nobody answers the calls of the process.
-	f.unbind = context.AfterFunc(f.execs.tasks.ctx, func() { _ = unix.Kill(f.process.PID, unix.SIGKILL) })
+	f.unbind = context.AfterFunc(f.execs.tasks.ctx, func() { _ = engine.Kill(f.process.PID) })
 	f.resume(first, 0)
 	return nil
 }
@@ -135,7 +135,7 @@ func (f *follower) Stopped(tid int, status unix.WaitStatus) {
 	switch {
 	case signal == syscallStop:
 		if err := f.syscall(tid); err != nil && target.Held(tid) { // it was not killed
-			_ = unix.Kill(f.process.PID, unix.SIGKILL)
+			_ = engine.Kill(f.process.PID)
 			f.execs.reportKilled(f.a, fmt.Errorf("follow it to its script: %w", err))
 		}
 		f.resume(tid, 0)
@@ -205,11 +205,11 @@ func (f *follower) executed(pid int) {
 	a := f.execs.follows.removeNext(f)
 	if a == nil {
 		f.execs.reportUnjudged(pid)
-		_ = unix.Kill(pid, unix.SIGKILL)
+		_ = engine.Kill(pid)
 		return
 	}
 	if err := f.execs.accept(engine.Program{PID: pid}, a); err != nil {
-		_ = unix.Kill(pid, unix.SIGKILL)
+		_ = engine.Kill(pid)
 		f.execs.reportKilled(a, err)
 		a.close()
 		return
@@ -224,7 +224,7 @@ func (f *follower) executed(pid int) {
 	}
 	f.runToEntry(pid)
 	if err := f.options(pid); err != nil {
-		_ = unix.Kill(pid, unix.SIGKILL)
+		_ = engine.Kill(pid)
 	}
 }
 

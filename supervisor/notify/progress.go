@@ -14,6 +14,7 @@ import (
 
 	"agentsh/policy"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
 )
 
 // anyNumberOfOpens says that the number of opens of a script before it runs is not known.
@@ -245,7 +246,7 @@ func (f *follower) removeBreakpoint(tid int) {
 		err = f.options(tid)
 	}
 	if err != nil && !errors.Is(err, unix.ESRCH) {
-		_ = unix.Kill(f.process.PID, unix.SIGKILL)
+		_ = engine.Kill(f.process.PID)
 		f.execs.reportKilled(f.a, fmt.Errorf("follow it to its script: %w", err))
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"agentsh/internal/strictyaml"
 )
 
 // Setting is an entry of degraded or require, with where it was given.
@@ -108,13 +110,17 @@ func (s Session) instead(requirement string, missing Missing) string {
 }
 
 // Require tries what the operator requires of a session that runs without the missing
-// mechanisms. The error has a line for each requirement that is not proven. Every name
-// must be one of [Requirements].
+// mechanisms. The error has a line for each requirement that is not proven, or not known.
 func Require(require []Setting, s Session, missing Missing) error {
 	var problems []string
 	tried := map[string]error{}
 	for _, r := range require {
-		want := requirements[r.Name]
+		want, known := requirements[r.Name]
+		if !known {
+			problems = append(problems, fmt.Sprintf("%s: require has no requirement %q (%s)", r.At, r.Name,
+				strictyaml.DidYouMean(r.Name, Requirements())))
+			continue
+		}
 		if want.check != nil {
 			if err := want.check(s); err != nil {
 				problems = append(problems, fmt.Sprintf("%s: require %s: %v", r.At, r.Name, err))

@@ -20,6 +20,13 @@ mkdir -p "$place/state/agentsh" && mkdir -m 700 "$place/state/agentsh/store"
 store=$place/state/agentsh/store
 export XDG_STATE_HOME=$place/state
 
+# Below another listener, as run.sh has it.
+below=() flags=()
+if [ -n "${BESIDE:-}" ]; then
+	cp "${OUTER:-$root/out/outer}" "$place/outer"
+	below=("$place/outer" "$BESIDE") flags=(--degraded call_rules)
+fi
+
 # What the file probes aim at, as it is before each.
 precious=(truncated cut opened covered removed patched other)
 fixtures() {
@@ -42,8 +49,9 @@ outside() {
 confined() {
 	local policy=$here/own/$category/policy.yaml
 	[ -e "$policy" ] || policy=$here/own/policy.yaml
-	(exec bash -c 'exec "$0" exec --config /dev/null -p "$1" -w "$2" --cwd "$2" --audit "$3" -- /usr/bin/env WORKDIR="$2" STORE="$5" SUPERVISOR_PID=$$ /bin/bash "$4"' \
-		"$root/bin/agentsh" "$policy" "$place/work" "$place/audit.jsonl" "$1" "$store") </dev/null 2>/dev/null
+	# shellcheck disable=SC2016 # the inner shell expands them
+	(exec "${below[@]}" bash -c 'exec "$0" exec --config /dev/null -p "$1" -w "$2" --cwd "$2" --audit "$3" "${@:6}" -- /usr/bin/env WORKDIR="$2" STORE="$5" SUPERVISOR_PID=$$ /bin/bash "$4"' \
+		"$root/bin/agentsh" "$policy" "$place/work" "$place/audit.jsonl" "$1" "$store" "${flags[@]}") </dev/null 2>/dev/null
 }
 
 bare() { env WORKDIR="$place/work" STORE="$store" MARK=outside SUPERVISOR_PID=$$ bash "$1" </dev/null 2>/dev/null; }

@@ -10,11 +10,13 @@
 # SHARE_NETWORK  set: sessions share the network of the machine
 # DEGRADED  words of degraded, where the place needs them
 # AS_USER   run the supervisor as this user, who owns what the probes aim at
+# BESIDE    plain, listener or whole: each session is below that listener of test/outer/outer.c, and
+#           beside.tsv says what differs. OUTER is that program, compiled
 # PROBE_BIN_DIR  programs of the probes, where there is no compiler
 #
 # A verdict is ok, "not held" (the attack worked, changed nothing outside, and
-# not-held.tsv says why) or FAIL: everything else, a probe that could not judge
-# and a control that did not work included. The exit status is 0 without a FAIL.
+# not-held.tsv says why, or beside.tsv does and nothing else happened) or FAIL:
+# everything else, a probe that could not judge and a control that did not work included. The exit status is 0 without a FAIL.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -45,12 +47,17 @@ end() {
 	if [ -n "${KEEP:-}" ]; then echo "evasions: logs are in $place" >&2; else rm -rf "$place"; fi
 }
 trap end EXIT
+# without_namespaces tells whether sessions have none, and so hold whole trees alone.
+without_namespaces() { [[ " ${DEGRADED:-} " == *[\ ,]nested_commands[\ ,]* ]]; }
+
 chmod 755 "$place"
 cp "$root/bin/agentsh" "$root/bash_startup.sh" "$place/"
 cp -r "$here/policies" "$place/policies"
 sed -i "s,\.\./\.\./\.\./packaging/policies,$root/packaging/policies," "$place/policies/args.yaml"
 cp "$here/launch.sh" "$place/launch.sh"
-export EV_AGENTSH=$place/agentsh EV_CONFIG=$place/config.yaml EV_WORKSPACE EV_POLICY EV_AUDIT
+without_namespaces && sed -i 's,^extends: .*agent-sandbox.*,extends: [base.yaml],' "$place/policies/args.yaml"
+[ -z "${BESIDE:-}" ] || cp "${OUTER:-$root/out/outer}" "$place/outer"
+export EV_OUTER=$place/outer EV_AGENTSH=$place/agentsh EV_CONFIG=$place/config.yaml EV_WORKSPACE EV_POLICY EV_AUDIT
 # A secret on the command line of a process outside, which no command may see.
 bash -c 'exec -a "tool --token=ghp_corpus_secret_value" sleep 3600' &
 secret=$!
@@ -58,8 +65,13 @@ secret=$!
 # workspace makes the directory of one category; the probes are read there.
 workspace() {
 	EV_WORKSPACE=$place/$1/work
-	mkdir -p "$EV_WORKSPACE/probes" "$EV_WORKSPACE/project/.git/hooks" "$place/$1/prepared" "$place/$1/outside"
+	mkdir -p "$EV_WORKSPACE/probes" "$EV_WORKSPACE/project/.git/hooks" "$place/$1/prepared" "$place/$1/outside" "$place/$1/tmp"
 	mkdir "$EV_WORKSPACE/probes/$1"
+	protected=$EV_WORKSPACE/project/.git/hooks
+	if without_namespaces; then # a workspace is allowed as a whole
+		protected=$place/$1/protected/.git/hooks
+		mkdir -p "$protected"
+	fi
 	for probe in "$corpus/$1"/*; do
 		id=$(basename "$probe" .sh)
 		case " ${ONLY:-$id} " in *" $id "*) cp -r "$probe" "$EV_WORKSPACE/probes/$1/" ;; esac
@@ -67,11 +79,11 @@ workspace() {
 	# The service that this control reaches has an address of the network made above.
 	[ "${EV_NETWORK:-}" = own ] || rm -f "$EV_WORKSPACE/probes/control/ok-connect-allowed.sh"
 	printf 'version: 1\nvars: {STARTUP: "%s", PROTECTED: "%s"}\nsandbox: {env_inject: {BASH_ENV: "%s"}}\n' \
-		"$place/bash_startup.sh" "$EV_WORKSPACE/project/.git/hooks" "$place/bash_startup.sh" >"$EV_CONFIG"
+		"$place/bash_startup.sh" "$protected" "$place/bash_startup.sh" >"$EV_CONFIG"
 	if [ -n "${PROBE_BIN_DIR:-}" ]; then cp -r "$PROBE_BIN_DIR" "$EV_WORKSPACE/built"; fi
 	if [ -n "${DEGRADED:-}" ]; then
 		echo "degraded: [$DEGRADED]" >>"$EV_CONFIG"
-		chown -R 60700:60700 "$EV_WORKSPACE" # no file server shows it as the commands' own
+		[ "$DEGRADED" = call_rules ] || chown -R 60700:60700 "$EV_WORKSPACE" # no file server shows it as the commands' own
 	fi
 	[ -z "${AS_USER:-}" ] || chown -R "$AS_USER:$AS_USER" "$place/$1"
 	EV_POLICY=$place/policies/$1.yaml
@@ -81,19 +93,25 @@ workspace() {
 # supervisor_files prints the digests of the files that commands must not change.
 supervisor_files() {
 	sha256sum "$EV_POLICY" "$EV_CONFIG" "$place/bash_startup.sh" "$EV_AGENTSH" 2>&1
-	find "$EV_WORKSPACE/project" -exec stat -c '%n %s %a' {} +
+	find "${protected%/.git/hooks}" -exec stat -c '%n %s %a' {} +
 }
 
 extra() {
 	local words=(WORKDIR="$EV_WORKSPACE" RACE_N="${RACE_N:-2000}" CONFIG_FILE="$EV_POLICY" STARTUP_FILE="$place/bash_startup.sh"
 		AUDIT_LOG="$EV_AUDIT" CONTROL_SOCK=/run/agentsh/agentsh.sock SUP_CLI_CMD="$EV_AGENTSH")
-	[ "$1" = file ] && words+=(PROTECTED="$EV_WORKSPACE/project/.git/hooks")
+	[ "$1" = file ] && words+=(PROTECTED="$protected")
 	[ -z "${PROBE_BIN_DIR:-}" ] || words+=(PROBE_BIN_DIR="$EV_WORKSPACE/built")
 	echo "${words[*]}"
 }
 
 # judge prints the verdict on one probe. A probe that could not judge has failed.
 judge() {
+	local known
+	known=$(awk -F'\t' -v mode="${BESIDE:-}" -v id="$1" '$1 == mode && $2 == id { print $3 }' "$here/beside.tsv")
+	if [ -n "$known" ]; then
+		case ${2#*:} in "$known" | ${known%%:*}" "*":${known#*:}") echo "not held" ;; *) echo FAIL ;; esac
+		return
+	fi
 	case $2 in
 	must-work:allowed:*) echo ok ;;
 	must-work:* | *:error*) echo FAIL ;;
@@ -140,5 +158,5 @@ for category; do
 		"$corpus/run-all.sh" "$EV_WORKSPACE"/probes/"$category"/*.sh 2>/dev/null)
 done
 echo "$total probes, $failed failed, $open not held"
-[ -n "${ONLY:-}" ] || "$here/own.sh" || failed=$((failed + 1))
+[ -n "${ONLY:-}" ] || [ "${BESIDE:-}" = whole ] || "$here/own.sh" || failed=$((failed + 1))
 [ "$failed" = 0 ]

@@ -5,7 +5,18 @@
  *   outer whole PROGRAM [ARG...]      that, and refuses what OpenShell 0.1 refuses to a workload:
  *                                     ptrace, further filters, mounts, a change of the user
  *
- * SIGUSR1 makes the listener deny with EPERM what it continued, and SIGUSR2 continue again.
+ * The listener changes its answers by signals to this program. The program below it gets
+ * SIGUSR2 then.
+ *
+ *   SIGUSR2   continue
+ *   SIGUSR1   deny with EPERM
+ *   SIGALRM   answer that the call succeeded, without making it
+ *   SIGHUP    kill the caller, and answer nothing
+ *   SIGQUIT   deny all but execve with EPERM
+ *   SIGPWR    receive calls and never answer
+ *   SIGVTALRM the same for all but execve
+ *   SIGTERM   the listener ends: the kernel answers ENOSYS
+ *
  * OUTER_UID is the user and group of the program; without it nothing changes. The exit
  * status is the program's, or 128 and its signal.
  */
@@ -34,7 +45,7 @@
 
 static struct sock_filter program[1024];
 static unsigned short length;
-static volatile sig_atomic_t *denies; /* shared with the process that serves the listener */
+static volatile sig_atomic_t *answers; /* the signal that chose them; shared with the process that serves the listener */
 
 static void statement(unsigned short code, unsigned k) { program[length++] = (struct sock_filter){ code, 0, 0, k }; }
 
@@ -167,7 +178,15 @@ static void run(const char *mode, int sock, char **argv)
 	_exit(127);
 }
 
-static void toggle(int sig) { *denies = sig == SIGUSR1; }
+static pid_t server, below;
+
+static void change(int sig)
+{
+	*answers = sig;
+	if (sig == SIGTERM)
+		kill(server, SIGKILL);
+	kill(below, SIGUSR2);
+}
 
 static void serve(int fd)
 {
@@ -180,9 +199,22 @@ static void serve(int fd)
 			return;
 		}
 		struct seccomp_notif_resp r = { .id = n.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
-		if (*denies) {
+		int how = *answers, exec = n.data.nr == SYS_execve || n.data.nr == SYS_execveat;
+		switch (exec && (how == SIGQUIT || how == SIGVTALRM) ? SIGUSR2 : how) {
+		case SIGUSR1:
+		case SIGQUIT:
 			r.flags = 0;
 			r.error = -EPERM;
+			break;
+		case SIGALRM:
+			r.flags = 0;
+			break;
+		case SIGHUP:
+			kill((pid_t)n.pid, SIGKILL);
+			continue;
+		case SIGPWR:
+		case SIGVTALRM:
+			continue;
 		}
 		ioctl(fd, SECCOMP_IOCTL_NOTIF_SEND, &r);
 	}
@@ -195,8 +227,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: outer plain|listener|hidden|some|whole PROGRAM [ARG...]\n");
 		return 126;
 	}
-	denies = mmap(NULL, sizeof *denies, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (denies == MAP_FAILED || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock) < 0)
+	answers = mmap(NULL, sizeof *answers, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (answers == MAP_FAILED || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock) < 0)
 		return 126;
 	pid_t pid = fork();
 	if (pid == 0)
@@ -211,13 +243,7 @@ int main(int argc, char **argv)
 		kill(pid, SIGKILL);
 		return 126;
 	}
-	char go = (char)fd;
-	if (write(sock[0], &go, 1) != 1)
-		return 126;
-	struct sigaction a = { .sa_handler = toggle };
-	sigaction(SIGUSR1, &a, NULL);
-	sigaction(SIGUSR2, &a, NULL);
-	pid_t server = fork();
+	server = fork();
 	if (server == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(pidfd);
@@ -225,6 +251,14 @@ int main(int argc, char **argv)
 		_exit(0);
 	}
 	close(notify);
+	static const int changes[] = { SIGUSR1, SIGUSR2, SIGALRM, SIGHUP, SIGQUIT, SIGPWR, SIGVTALRM, SIGTERM };
+	struct sigaction a = { .sa_handler = change };
+	for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++)
+		sigaction(changes[i], &a, NULL);
+	below = pid;
+	char go = (char)fd;
+	if (write(sock[0], &go, 1) != 1)
+		return 126;
 	int status;
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;

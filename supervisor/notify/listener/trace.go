@@ -74,7 +74,7 @@ func (t *tracer) detach() {
 
 // kill kills the process that is stopped, and waits for its end.
 func (t *tracer) kill() {
-	_ = unix.Kill(t.stopped, unix.SIGKILL)
+	_ = engine.Kill(t.stopped)
 	t.drain()
 }
 
@@ -82,7 +82,7 @@ func (t *tracer) kill() {
 // because nobody evaluates it.
 func (t *tracer) drain() {
 	for t.wait() {
-		_ = unix.Kill(t.stopped, unix.SIGKILL)
+		_ = engine.Kill(t.stopped)
 	}
 }
 

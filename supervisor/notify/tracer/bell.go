@@ -43,7 +43,7 @@ func (b *bell) ring() { _ = unix.Tgkill(b.pid, b.pid, bellSignal) } // it has en
 func (b *bell) rang() { _ = engine.Ptrace(unix.PTRACE_CONT, b.pid, 0) }
 
 // stop ends the bell. The thread then waits for its end.
-func (b *bell) stop() { _ = unix.Kill(b.pid, unix.SIGKILL) }
+func (b *bell) stop() { _ = engine.Kill(b.pid) }
 
 // ended frees what the ended bell used.
 func (b *bell) ended() {

@@ -66,7 +66,7 @@ func (t *thread) call(k *task) error {
 	}
 	regs, err := target.ReadRegisters(k.tid)
 	if failed(err) {
-		_ = unix.Kill(k.tid, unix.SIGKILL)
+		t.strike(k.tid)
 		t.engine.cfg.Log.Error("a process was killed: its call cannot be read", "error", describe("read", k.tid, err))
 		return nil
 	}
@@ -113,7 +113,7 @@ func (t *thread) syscallStop(k *task) error {
 func (t *thread) executed(k *task) error {
 	former := uintptr(0)
 	if err := engine.Ptrace(unix.PTRACE_GETEVENTMSG, k.tid, uintptr(unsafe.Pointer(&former))); err != nil {
-		_ = unix.Kill(k.tid, unix.SIGKILL) // it was killed, or is now
+		t.strike(k.tid) // it was killed, or is now
 		return nil
 	}
 	by := k
@@ -145,7 +145,7 @@ func (t *thread) executed(k *task) error {
 			x.Killed(describe("read", k.tid, err))
 		}
 		x.Done()
-		_ = unix.Kill(k.tid, unix.SIGKILL)
+		t.strike(k.tid)
 		return nil
 	}
 	k.regs, k.isExec, k.call = regs, true, t.engine.add(t, k.tid)
@@ -191,14 +191,14 @@ func (t *thread) apply(r *reply) {
 	}
 	if failed(err) {
 		t.engine.cfg.Log.Error("a process was killed: an answer could not be carried out", "error", err)
-		_ = unix.Kill(k.tid, unix.SIGKILL)
+		t.strike(k.tid)
 	}
 }
 
 // start lets the program run that was checked, or kills it.
 func (t *thread) start(k *task, r *reply) error {
 	if r.answer.Kind != engine.Continue || k.regs == nil { // nil: nobody permitted the exec
-		_ = unix.Kill(k.tid, unix.SIGKILL)
+		t.strike(k.tid)
 		r.discard()
 		return nil
 	}

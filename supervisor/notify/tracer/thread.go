@@ -13,14 +13,15 @@ import (
 // thread traces the processes of one command. Its fields without mu are for the thread
 // itself.
 type thread struct {
-	engine  *Engine
-	bell    bell
-	tasks   map[int]*task
-	execs   map[int]*task // those with an exec
-	follows int           // tasks with a follower
-	closing bool
-	left    []*task // detached by their follower, which has not returned
-	recent  recent
+	engine   *Engine
+	bell     bell
+	tasks    map[int]*task
+	execs    map[int]*task // those with an exec
+	follows  int           // tasks with a follower
+	closing  bool
+	unkilled error   // a tracee that must not go on could not be killed
+	left     []*task // detached by their follower, which has not returned
+	recent   recent
 
 	mu      sync.Mutex
 	replies []reply
@@ -121,10 +122,15 @@ func (t *thread) end() {
 }
 
 // run handles stops and answers until every tracee has ended. The thread must not end
-// before: that would kill them, and nobody would wait for the bell.
+// before: that would kill them, and nobody would wait for the bell. It does so where a tracee
+// cannot be killed otherwise.
 func (t *thread) run() {
 	for {
 		t.carryOut()
+		if t.unkilled != nil { // the end of this thread kills its tracees
+			t.engine.cfg.Log.Error("a command is killed", "error", t.unkilled)
+			return
+		}
 		var status unix.WaitStatus
 		tid, err := t.wait(&status)
 		t.mu.Lock()
@@ -151,7 +157,14 @@ func (t *thread) run() {
 func (t *thread) kill() {
 	t.closing = true
 	for tid := range t.tasks {
-		_ = unix.Kill(tid, unix.SIGKILL)
+		t.strike(tid)
+	}
+}
+
+// strike kills the process of a thread.
+func (t *thread) strike(tid int) {
+	if err := engine.Kill(tid); err != nil {
+		t.unkilled = err
 	}
 }
 
@@ -210,7 +223,7 @@ func (t *thread) handle(tid int, status unix.WaitStatus) error {
 		}
 	}
 	if t.closing {
-		_ = unix.Kill(tid, unix.SIGKILL)
+		t.strike(tid)
 	}
 	t.recent.add(tid)
 	return t.stopped(k, status)

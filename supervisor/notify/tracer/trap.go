@@ -83,7 +83,7 @@ func (t *thread) callTrapped(k *task, number int) {
 	}
 	regs, err := target.ReadRegisters(k.tid)
 	if failed(err) {
-		_ = unix.Kill(k.tid, unix.SIGKILL)
+		t.strike(k.tid)
 		t.engine.cfg.Log.Error("a process was killed: its call cannot be read", "error", describe("read", k.tid, err))
 	}
 	if err != nil {
