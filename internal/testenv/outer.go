@@ -33,7 +33,8 @@ func Below(t *testing.T, test, mode, name string, env ...string) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), outer, mode, program, "-test.run=^"+test+"$", "-test.v", "-test.timeout=5m")
-	cmd.Env = append(append(os.Environ(), outerEnv+"="+name), env...)
+	// Which engine a session gets there is what is tested.
+	cmd.Env = append(append(os.Environ(), outerEnv+"="+name, "AGENTSH_ENGINE="), env...)
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "held: "+name) {
 		t.Errorf("%s below %s: %v\n%s", name, mode, err, out)
 	}
