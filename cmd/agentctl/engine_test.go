@@ -54,7 +54,8 @@ func TestAHarnessSaysWhatItsSandboxMayRunWithout(t *testing.T) {
 		t.Errorf("a requirement that is not met: exit code %d, %+v", code, r.Error)
 	}
 	p.write("harness.yaml", base+"degraded: [call_rules]\nrequire: [engine_trace]\n", 0o644)
-	if r, code = p.run("--allow-dirty"); code != controller.ExitDone || r.Engine != "trace" || !slices.Equal(r.Degraded, []string{"call_rules"}) {
+	r, code = p.run("--allow-dirty")
+	if code != controller.ExitDone || r.Engine != "trace" || !slices.Equal(r.Degraded, []string{"call_rules"}) {
 		t.Errorf("exit code %d, engine %q, without %q: %+v", code, r.Engine, r.Degraded, r.Error)
 	}
 	page, errs, code := p.try("", "runs", "report", "latest", "--output", "markdown")
