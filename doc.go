@@ -11,6 +11,7 @@
 //
 // The session init and the file server are this same binary under other names:
 // the init is a constructor that never reaches Go (supervisor/launch/init.c),
+// as is the start of an approval program (supervisor/launch/outside.c),
 // the file server starts in supervisor.Reexec, and so do the processes in which
 // supervisor/probe tries mechanisms of the kernel. Started as sh or bash it is a shim
 // (cmd/agentsh runShim): the first walk below, for the shell it stands in for.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,14 +32,43 @@ func KeepScore(score int) { kept.score.CompareAndSwap(nil, &score) }
 // counts.
 func KeepNice(nice int) { kept.nice.CompareAndSwap(nil, &nice) }
 
-// unprotect gives a program that was started the values of its own. It may have ended.
-func unprotect(pid int) {
-	if score := kept.score.Load(); score != nil {
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(*score)), 0)
+// text is a kept value in a specification.
+func text(value *int) string {
+	if value == nil {
+		return ""
 	}
-	if nice := kept.nice.Load(); nice != nil {
-		_ = unix.Setpriority(unix.PRIO_PROCESS, pid, *nice)
+	return strconv.Itoa(*value)
+}
+
+// startOutside starts a program that is no part of a session. It has the kept values from
+// its first instruction on. cmd.Args[0] is its path. See outside.c.
+func startOutside(cmd *exec.Cmd) (*child, error) {
+	s := newSpec()
+	s.str(text(kept.score.Load()))
+	s.str(text(kept.nice.Load()))
+	s.strs(cmd.Args)
+	program, err := s.file()
+	if err != nil {
+		return nil, err
 	}
+	defer program.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	cmd.Path, cmd.Args, cmd.ExtraFiles = "/proc/self/exe", []string{"agentsh-outside"}, []*os.File{program, w}
+	c, err := startChild(cmd)
+	w.Close()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, 4)
+	if _, err := io.ReadFull(r, b); err == nil {
+		<-c.done
+		return nil, unix.Errno(order.Uint32(b))
+	}
+	return c, nil // it executes the program, or was killed
 }
 
 // Approve runs the operator's approval program outside every session. The program reads
@@ -58,11 +88,10 @@ func Approve(ctx context.Context, argv []string, question any) (bool, error) {
 	cmd.Dir = "/"
 	cmd.Stdin = bytes.NewReader(data)
 	cmd.WaitDelay = approveGrace
-	child, err := startChild(cmd)
+	child, err := startOutside(cmd)
 	if err != nil {
 		return false, fmt.Errorf("approval program %s: %w", argv[0], err)
 	}
-	unprotect(child.pid)
 	<-child.done
 	var exit *exec.ExitError
 	switch {

@@ -15,5 +15,5 @@
 // pair, never in arguments or environments.
 //
 // server.go starts helper processes of this program, which confine.go and confine.c
-// restrict.
+// restrict. approve.go and outside.c start the operator's approval program.
 package launch

