@@ -56,7 +56,7 @@ type OperatorConfig struct {
 // ContainerConfig is the part of a configuration for containers.
 type ContainerConfig struct {
 	// Policy is the policy file used when a command line names none and the container
-	// allows no namespaces.
+	// allows no namespaces. It takes effect with namespaces in Degraded.
 	Policy string
 	// Degraded is what a session may lack there.
 	Degraded []probe.Setting

@@ -58,11 +58,7 @@ the last one in the current directory. With --diff, the lines of text files of a
 
 // ofSession reads the change record of a session and the directories of its files.
 func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Change, error) {
-	store, err := openStore()
-	if err != nil {
-		return nil, failure.New(failure.Ours, err, "")
-	}
-	sessions, err := store.Sessions()
+	sessions, err := storedSessions()
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}

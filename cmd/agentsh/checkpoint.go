@@ -191,11 +191,7 @@ func freezeSession(
 
 // refuseOthers fails if a session that is not frozen uses files of dir.
 func refuseOthers(dir string, asked map[string]bool) error {
-	store, err := openStore()
-	if err != nil {
-		return err
-	}
-	sessions, err := store.Sessions()
+	sessions, err := storedSessions()
 	if err != nil {
 		return err
 	}

@@ -56,8 +56,8 @@ it is interrupted. Without FILE it also shows the sessions that begin meanwhile.
 			if err := o.check(); err != nil {
 				return err
 			}
-			if dir, all := logsToFollow(args); o.follow && all {
-				return o.followAll(cmd.Context(), dir, cmd.OutOrStdout())
+			if state, all := logsToFollow(args); o.follow && all {
+				return o.followAll(cmd.Context(), state, cmd.OutOrStdout())
 			}
 			path, err := logFile(args)
 			if err != nil {

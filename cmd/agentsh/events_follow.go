@@ -16,20 +16,24 @@ import (
 	"agentsh/supervisor/host"
 )
 
-// logsToFollow is the directory whose logs are followed together, where the command
-// line names no log and the configuration none for all sessions.
-func logsToFollow(args []string) (dir string, all bool) {
+// logsToFollow is the state directory whose logs are followed together, where the
+// command line names no log and the configuration none for all sessions.
+func logsToFollow(args []string) (state layout.State, all bool) {
 	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil || len(args) > 0 || operator.Audit != "" {
 		return "", false // logFile reports the error
 	}
-	state, err := stateDir()
-	return state.AuditLogs(), err == nil
+	state, err = stateDir()
+	return state, err == nil
 }
 
-// followAll prints the events of the newest log of a directory and of those that
+// followAll prints the events of the newest log in a state directory and of those that
 // are added, until ctx ends.
-func (o *eventOptions) followAll(ctx context.Context, dir string, w io.Writer) error {
+func (o *eventOptions) followAll(ctx context.Context, state layout.State, w io.Writer) error {
+	dir := state.AuditLogs()
+	if err := state.Make(); err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return failure.New(failure.Ours, err, "")
 	}

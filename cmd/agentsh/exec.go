@@ -330,7 +330,7 @@ func (o *execOptions) openOneShot() (*oneShot, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := openAudit(plan.auditPath, plan.state.AuditKey())
+	log, err := openAudit(plan.auditPath, plan.state)
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "name a writable file with --audit")
 	}
@@ -443,20 +443,18 @@ func (o *execOptions) environment() ([]string, error) {
 
 // openAudit opens an audit log and makes its directory, for the owner only. The
 // key of its anchor lies in the state directory, which no session shows.
-func openAudit(path, key string) (*audit.Log, error) {
-	if err := makeAuditDirectories(path, key); err != nil {
+func openAudit(path string, state layout.State) (*audit.Log, error) {
+	if err := makeAuditDirectories(path, state); err != nil {
 		return nil, err
 	}
-	return audit.Open(path, audit.Options{KeyFile: key})
+	return audit.Open(path, audit.Options{KeyFile: state.AuditKey()})
 }
 
-func makeAuditDirectories(path, key string) error {
-	for _, dir := range []string{filepath.Dir(path), filepath.Dir(key)} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
+func makeAuditDirectories(path string, state layout.State) error {
+	if err := state.Make(); err != nil {
+		return err
 	}
-	return nil
+	return os.MkdirAll(filepath.Dir(path), 0o700)
 }
 
 // newAuditPath names the audit log of a session that begins now.

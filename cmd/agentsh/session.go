@@ -66,11 +66,11 @@ func (o *execOptions) create(ctx context.Context, name string) (host.Running, er
 	if err != nil {
 		return none, err
 	}
-	o.tell(plan)
 	boot, err := o.bootstrap(plan)
 	if err != nil {
 		return none, failure.New(failure.Ours, err, "")
 	}
+	o.tell(plan)
 	config := o.config
 	if config != "" {
 		if config, err = filepath.Abs(config); err != nil {
@@ -94,7 +94,7 @@ func (o *execOptions) bootstrap(p *plan) (wire.Bootstrap, error) {
 	if err != nil {
 		return wire.Bootstrap{}, err
 	}
-	if err := makeAuditDirectories(path, p.state.AuditKey()); err != nil {
+	if err := makeAuditDirectories(path, p.state); err != nil {
 		return wire.Bootstrap{}, err
 	}
 	boot := o.bootstrapOf(p)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,6 +33,9 @@ func openStore() (*snapshot.Store, error) {
 	dir, err := stateDir()
 	if err != nil {
 		return nil, err
+	}
+	if err := dir.Make(); err != nil {
+		return nil, failure.New(failure.Ours, err, "")
 	}
 	return snapshot.OpenStore(dir.Store())
 }
@@ -144,4 +148,20 @@ func tools(operator supervisor.OperatorConfig, p *policy.Policy) project.Tools {
 		d, _ := p.Evaluate(&policy.FileRequest{Path: dir + "/program", Op: policy.OpExecute})
 		return d.Permits()
 	})
+}
+
+// storedSessions are the sessions of the caller's store. Reading them makes no store.
+func storedSessions() ([]*snapshot.Session, error) {
+	dir, err := stateDir()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(dir.Store()); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	store, err := snapshot.OpenStore(dir.Store())
+	if err != nil {
+		return nil, err
+	}
+	return store.Sessions()
 }

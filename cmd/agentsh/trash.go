@@ -70,11 +70,7 @@ func (p trashScope) sessions() ([]*snapshot.Session, error) {
 		one, err := snapshot.ReadExported(p.from, p.to)
 		return []*snapshot.Session{one}, err
 	}
-	store, err := openStore()
-	if err != nil {
-		return nil, err
-	}
-	return store.Sessions()
+	return storedSessions()
 }
 
 // entries are the deleted files below dir; of all sessions when dir is

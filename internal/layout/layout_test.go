@@ -1,6 +1,13 @@
 package layout
 
-import "testing"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+)
 
 func TestBothProgramsFindOneStateDirectory(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -31,6 +38,62 @@ func TestReservedPaths(t *testing.T) {
 	} {
 		if got := Reserved(name); got != want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestFindingAStateDirectoryMakesNothing(t *testing.T) {
+	uid := 1<<30 + os.Getpid() // of nobody
+	state, err := FindState(func(n string) string { return map[string]string{"HOME": "/"}[n] }, uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(string(state)) })
+	if want := State(fmt.Sprintf("/var/tmp/agentsh-%d", uid)); state != want {
+		t.Errorf("%s, not %s", state, want)
+	}
+	if _, err := os.Lstat(string(state)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("finding it made it: %v", err)
+	}
+}
+
+func TestAStateDirectoryOfSomebodyElseIsRefused(t *testing.T) {
+	uid := 1<<30 + os.Getpid()
+	state := State(fmt.Sprintf("%s%d", scratchState, uid))
+	t.Cleanup(func() { _ = os.Remove(string(state)) })
+	if err := state.Make(); err != nil {
+		t.Fatal(err)
+	}
+	find := func() error {
+		_, err := FindState(func(n string) string { return map[string]string{"HOME": "/"}[n] }, uid)
+		return err
+	}
+	if err := errors.Join(state.Make(), find()); err != nil {
+		t.Errorf("it is refused once it is there: %v", err)
+	}
+	for name, change := range map[string]func() error{
+		"others may write": func() error { return os.Chmod(string(state), 0o777) },
+		"of somebody else": func() error {
+			if os.Geteuid() != 0 {
+				return os.Chmod(string(state), 0o755) // only root can give it away
+			}
+			return os.Chown(string(state), 1<<16-2, -1)
+		},
+		"a link": func() error { return errors.Join(os.Remove(string(state)), os.Symlink(t.TempDir(), string(state))) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range []error{state.Make(), find()} {
+			if err == nil || !strings.Contains(err.Error(), "must be a directory of this user with mode 0700") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err := os.RemoveAll(string(state)); err != nil {
+			t.Fatal(err)
+		}
+		if err := state.Make(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

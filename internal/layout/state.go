@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -16,7 +17,8 @@ type State string
 
 // FindState returns $XDG_STATE_HOME/agentsh when that variable is an absolute
 // path. Otherwise it is /var/lib/agentsh for root and
-// ~/.local/state/agentsh for others.
+// ~/.local/state/agentsh for others, or [scratchState] and the uid where HOME is the
+// root directory. It makes nothing: see [State.Make].
 func FindState(getenv func(string) string, uid int) (State, error) {
 	if base := getenv("XDG_STATE_HOME"); filepath.IsAbs(base) {
 		return State(filepath.Join(base, "agentsh")), nil
@@ -26,7 +28,11 @@ func FindState(getenv func(string) string, uid int) (State, error) {
 	}
 	home := getenv("HOME")
 	if home == "/" { // a container's user without an entry in passwd
-		return makePrivateState(uid)
+		s := State(scratchState + strconv.Itoa(uid))
+		if err := s.check(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		return s, nil
 	}
 	if filepath.IsAbs(home) {
 		return State(filepath.Join(home, ".local/state/agentsh")), nil
@@ -34,13 +40,27 @@ func FindState(getenv func(string) string, uid int) (State, error) {
 	return "", errors.New("no state directory: HOME is not an absolute path; run 'export XDG_STATE_HOME=DIR' with an absolute DIR of your own")
 }
 
-// makePrivateState makes the state directory of a user without a home directory.
-func makePrivateState(uid int) (State, error) {
-	dir, err := makePrivate(filepath.Join("/var/tmp", "agentsh-"+strconv.Itoa(uid)))
-	if err != nil {
-		return "", fmt.Errorf("state directory: %w; set XDG_STATE_HOME to another", err)
+// scratchState begins state directories in a directory that everybody can write to.
+const scratchState = "/var/tmp/agentsh-"
+
+// Make makes the directory for its owner only, if it is missing. It refuses one in
+// /var/tmp that somebody else has made.
+func (s State) Make() error {
+	if err := os.MkdirAll(string(s), 0o700); err != nil {
+		return fmt.Errorf("state directory: %w", err)
 	}
-	return State(dir), nil
+	return s.check()
+}
+
+// check refuses a directory in /var/tmp that another user can change.
+func (s State) check() error {
+	if !strings.HasPrefix(string(s), scratchState) {
+		return nil
+	}
+	if err := checkPrivate(string(s)); err != nil {
+		return fmt.Errorf("state directory: %w; set XDG_STATE_HOME to another", err)
+	}
+	return nil
 }
 
 // ContainerWorkspace makes the workspace of commands in a container whose image has no
@@ -62,15 +82,20 @@ func makePrivate(dir string) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
+	return dir, checkPrivate(dir)
+}
+
+// checkPrivate refuses a directory that another user can change.
+func checkPrivate(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return "", err
+		return err
 	}
 	owner, _ := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || owner == nil || int(owner.Uid) != os.Geteuid() || info.Mode().Perm() != 0o700 {
-		return "", fmt.Errorf("%s must be a directory of this user with mode 0700", dir)
+		return fmt.Errorf("%s must be a directory of this user with mode 0700", dir)
 	}
-	return dir, nil
+	return nil
 }
 
 // Runs holds one directory for each run of agentctl.

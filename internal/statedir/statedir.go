@@ -28,7 +28,10 @@ func Open(state layout.State) (Dir, error) {
 		return Dir{}, fmt.Errorf("state directory %s is not absolute", dir)
 	}
 	s := Dir{state}
-	for _, d := range []string{dir, s.Runs(), s.Sandboxes()} {
+	if err := state.Make(); err != nil {
+		return Dir{}, err
+	}
+	for _, d := range []string{s.Runs(), s.Sandboxes()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return Dir{}, fmt.Errorf("create state directory: %w", err)
 		}

@@ -62,18 +62,13 @@ func parseConfig(name string, data []byte) (supervisor.OperatorConfig, error) {
 // configuration reads the keys of a file.
 func (r *configReader) configuration(root *strictyaml.Node, c *supervisor.OperatorConfig) {
 	r.mapping(root, "the configuration", map[string]func(*strictyaml.Node){
-		"version":  r.version,
-		"policy":   r.text(&c.Policy),
-		"vars":     r.texts(&c.Vars),
-		"require":  r.require(&c.Require),
-		"network":  func(n *strictyaml.Node) { c.Egress.Read(&r.Reader, n) },
-		"degraded": r.degraded(&c.Degraded),
-		"container": func(n *strictyaml.Node) {
-			r.mapping(n, "container", map[string]func(*strictyaml.Node){
-				"policy":   r.text(&c.Container.Policy),
-				"degraded": r.degraded(&c.Container.Degraded),
-			})
-		},
+		"version":   r.version,
+		"policy":    r.text(&c.Policy),
+		"vars":      r.texts(&c.Vars),
+		"require":   r.require(&c.Require),
+		"network":   func(n *strictyaml.Node) { c.Egress.Read(&r.Reader, n) },
+		"degraded":  r.degraded(&c.Degraded),
+		"container": func(n *strictyaml.Node) { r.container(n, &c.Container) },
 		"forbid_engine": func(n *strictyaml.Node) {
 			r.names(n, "forbid_engine", "engine", supervisor.Engines, &c.ForbidEngine)
 		},
@@ -124,6 +119,25 @@ func (r *configReader) problem(n *strictyaml.Node, format string, args ...any) {
 
 func (r *configReader) mapping(n *strictyaml.Node, what string, keys map[string]func(*strictyaml.Node)) {
 	r.Fields(n, what, keys)
+}
+
+// container reads the key container. Its policy is for containers without namespaces, which
+// its degraded must allow.
+func (r *configReader) container(n *strictyaml.Node, into *supervisor.ContainerConfig) {
+	var policy *strictyaml.Node
+	r.mapping(n, "container", map[string]func(*strictyaml.Node){
+		"policy": func(n *strictyaml.Node) {
+			policy = n
+			r.text(&into.Policy)(n)
+		},
+		"degraded": r.degraded(&into.Degraded),
+	})
+	allowed := slices.ContainsFunc(into.Degraded, func(s probe.Setting) bool {
+		return s.Name == probe.Namespaces || s.Name == probe.NestedCommands || s.Name == probe.AnyMechanism
+	})
+	if policy != nil && !allowed {
+		r.problem(policy, "container.policy is for containers without namespaces: write degraded: [namespaces] beside it")
+	}
 }
 
 func (r *configReader) version(n *strictyaml.Node) {

@@ -46,6 +46,7 @@ func TestConfigIsReadStrictly(t *testing.T) {
 		{"a requirement that is no name", "require: [{a: b}, ~]\n", []string{"c.yaml:1:11: must be a text", "c.yaml:1:19: must be a text"}},
 		{"requirements that are no list", "require: landlock\n", []string{"require must be a list of names"}},
 		{"a container", "container: {policy: /p.yaml, degraded: [namespaces]}\n", nil},
+		{"a policy of containers that is never used", "container: {policy: /p.yaml}\n", []string{`c.yaml:1:21: container.policy is for containers without namespaces: write degraded: [namespaces] beside it`}},
 		{"an unknown mechanism of a container", "container: {degraded: [namespace]}\n", []string{`c.yaml:1:24: degraded has no mechanism "namespace"`}},
 		{"a null is not a text", "policy: ~\n", []string{"must be a text"}},
 	}

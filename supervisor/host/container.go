@@ -22,9 +22,16 @@ func inContainer() bool {
 	})
 }
 
+// packagedDefault and packagedPlain are the policies that the packages' configuration names.
+const (
+	packagedDefault = layout.Policies + "/default.yaml"
+	packagedPlain   = layout.Policies + "/plain.yaml"
+)
+
 // InContainer returns the configuration of this machine. In a container its key container
 // is applied: what may be missing, and the policy of commands that name none. told says what
-// sessions run without; it is empty if nothing is missing, or outside a container.
+// sessions run without; it is empty if nothing is missing, or outside a container. The error
+// is that of a trial without a result.
 func InContainer(c supervisor.OperatorConfig) (out supervisor.OperatorConfig, told string, err error) {
 	if len(c.Container.Degraded) == 0 || !inContainer() {
 		return c, "", nil
@@ -34,8 +41,8 @@ func InContainer(c supervisor.OperatorConfig) (out supervisor.OperatorConfig, to
 	if err != nil || len(missing) == 0 {
 		return c, "", err
 	}
-	if missing.Has(probe.Namespaces) && c.Container.Policy != "" {
-		c.Policy = c.Container.Policy
+	if missing.Has(probe.Namespaces) {
+		c.Policy = containerPolicy(c.Policy, c.Container.Policy)
 	}
 	c.Container.Here = true
 	return c, containerLosses(missing, c.Policy), nil
@@ -56,12 +63,27 @@ func ContainerWorkspace(chosen bool) (string, error) {
 	return dir, nil
 }
 
+// containerPolicy is the policy of commands that name none in a container without
+// namespaces. The packages' own choice there replaces nothing but the packages' default: a
+// policy that the operator chose stays, and is refused where it cannot be enforced.
+func containerPolicy(configured, inContainer string) string {
+	chosen := configured != "" && configured != packagedDefault
+	if inContainer == "" || chosen && inContainer == packagedPlain {
+		return configured
+	}
+	return inContainer
+}
+
 // containerLosses says in a few lines what a session in this container does without.
+// policy is that of commands that name none.
 func containerLosses(missing probe.Missing, policy string) string {
 	text := "this container gives less than a session needs"
 	if missing.Has(probe.Namespaces) {
-		text += ": it allows no namespaces. Landlock enforces policy " + policy + " for whole trees. There are no rules inside the " +
-			"workspace, no change record and no network"
+		text += ": it allows no namespaces. Landlock enforces file rules for whole trees. There are no rules inside the " +
+			"workspace, no change record and no network of the session's own"
+		if policy != "" {
+			text += ". The policy of the configuration is " + policy + " here"
+		}
 	} else {
 		for _, name := range missing.Names() {
 			text += "\n  without " + name + ": " + probe.Consequence(name)

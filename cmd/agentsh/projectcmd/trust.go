@@ -87,6 +87,9 @@ func (o trustOptions) run(out io.Writer, args []string) error {
 	if o.forget {
 		return forget(out, trust, project.PolicyFile(workspace))
 	}
+	if err := state.Make(); err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
 	r, err := add(trust, workspace)
 	if err != nil {
 		return err
