@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a set of make targets needs: build, check, packages, bench,
-# places, places-arm64, browser, coherence, suites.
+# places, places-arm64, browser, coherence, learn, suites.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -47,6 +47,10 @@ for set in "$@"; do
 		;;
 	places-arm64) want qemu-system-arm ;;
 	coherence) tool cargo cargo ;;
+	learn)
+		want rustc # sessions see no ~/.cargo
+		tool javac default-jdk-headless
+		;;
 	browser)
 		tool chromium chromium
 		want fonts-dejavu-core
@@ -57,7 +61,7 @@ for set in "$@"; do
 		tool chromium chromium
 		;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64, browser, coherence or suites" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64, browser, coherence, learn or suites" >&2
 		exit 2
 		;;
 	esac

@@ -33,6 +33,7 @@ func (j *journal) begin(p *policy.Policy, engine string, c confined) error {
 		Type: wire.EventSession, Phase: "begin", Mechanism: engine, HeldBy: c.requested.Holders(c.missing),
 		Message: "policy " + p.Name() + " " + p.Digest(),
 	}
+	e.GitGuard, _ = p.GitGuard()
 	if len(c.missing) > 0 {
 		e.Decision, e.Hint = "degraded", c.missing.String()
 	}

@@ -255,18 +255,19 @@ type Event struct {
 	By        string    `json:"by,omitempty"`        // approval: who answered; command: the requester, if it was not the session's owner
 	Mechanism string    `json:"mechanism,omitempty"` // the enforcing mechanism: seccomp, fuse, mount, launch, ...
 	// HeldBy is for the begin of a session: the mechanisms that hold each guarantee.
-	HeldBy  map[string]string `json:"held_by,omitempty"`
-	Rule    *RuleAt           `json:"rule,omitempty"`
-	Cause   Cause             `json:"cause,omitempty"` // end of a session: why
-	Message string            `json:"message,omitempty"`
-	Hint    string            `json:"hint,omitempty"`
-	Count   int               `json:"count,omitempty"` // repeats within a second that this event includes
-	Exit    *Exit             `json:"exit,omitempty"`
-	Output  *OutputEnd        `json:"output,omitempty"` // end of a command that ran: the bytes read from it, whether or not its caller received them
-	Net     *Net              `json:"net,omitempty"`
-	Env     []string          `json:"env,omitempty"` // names only, never values
-	Prev    string            `json:"prev,omitempty"`
-	Hash    string            `json:"hash,omitempty"`
+	HeldBy   map[string]string `json:"held_by,omitempty"`
+	GitGuard bool              `json:"git_guard,omitempty"` // begin of a session: its policy has git_guard
+	Rule     *RuleAt           `json:"rule,omitempty"`
+	Cause    Cause             `json:"cause,omitempty"` // end of a session: why
+	Message  string            `json:"message,omitempty"`
+	Hint     string            `json:"hint,omitempty"`
+	Count    int               `json:"count,omitempty"` // repeats within a second that this event includes
+	Exit     *Exit             `json:"exit,omitempty"`
+	Output   *OutputEnd        `json:"output,omitempty"` // end of a command that ran: the bytes read from it, whether or not its caller received them
+	Net      *Net              `json:"net,omitempty"`
+	Env      []string          `json:"env,omitempty"` // names only, never values
+	Prev     string            `json:"prev,omitempty"`
+	Hash     string            `json:"hash,omitempty"`
 }
 
 // Process identifies a process. StartTime distinguishes it from a later process

@@ -25,11 +25,10 @@ const minSiblings = 4
 // and denies everything else. Programs are in one rule. Paths are grouped by
 // their operations. A directory replaces many of its files, unless something
 // below it was denied. The trees that a session shows without logging them are
-// allowed too. The second result are the denied actions that the written policy
-// allows, for example a program that was denied because of its arguments.
+// allowed too, and so is what the log does not record: see [Lesson.Notes].
 // Interpreters of scripts are among the programs as far as resolve finds them; it may
 // be nil.
-func Learn(log io.Reader, name string, vars map[string]string, resolve Resolve) ([]byte, []policy.Request, error) {
+func Learn(log io.Reader, name string, vars map[string]string, resolve Resolve) (*Lesson, error) {
 	l := &learner{
 		vars:     vars,
 		resolve:  resolve,
@@ -38,19 +37,34 @@ func Learn(log io.Reader, name string, vars map[string]string, resolve Resolve) 
 		sockets:  map[string]map[string]bool{},
 		signals:  map[string]map[string]bool{},
 		commands: map[string]bool{},
+		softened: map[string]map[string]bool{},
+		absorbed: map[string]map[string]bool{},
 	}
 	if err := Events(log, l.event); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if len(l.seen) == 0 {
-		return nil, nil, errors.New("the log holds no request that was allowed")
+		return nil, errors.New("the log holds no request that was allowed")
 	}
 	text, err := l.policy(name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	widened, err := l.check(text)
-	return text, widened, err
+	if err != nil {
+		return nil, err
+	}
+	return &Lesson{Policy: text, Widened: widened, Notes: l.notes()}, nil
+}
+
+// Lesson is a learned policy.
+type Lesson struct {
+	Policy []byte
+	// Widened are the denied actions that the policy allows, for example a program that was
+	// denied because of its arguments.
+	Widened []policy.Request
+	// Notes say what the log does not record, and what the policy therefore allows.
+	Notes []string
 }
 
 // learner collects the allowed actions.
@@ -65,14 +79,17 @@ type learner struct {
 	hosts    map[string]map[string]bool // "tcp 443" to domains and addresses
 	sockets  map[string]map[string]bool // operation to paths
 	signals  map[string]map[string]bool // target to signals
+	softened map[string]map[string]bool // operation to paths
+	absorbed map[string]map[string]bool // target to signals
+	record   record
 }
 
 func (l *learner) event(e wire.Event) error {
+	if err := l.record.event(e); err != nil {
+		return err
+	}
 	if e.Decision != policy.Allow.String() && e.Decision != policy.Audit.String() {
-		for _, q := range Requests(e) {
-			l.resolve.apply(q)
-			l.denied = append(l.denied, q)
-		}
+		l.refused(e)
 		return nil
 	}
 	if e.Type == wire.EventFile && e.Op == policy.OpRename.String() && path.IsAbs(e.Target) {
@@ -186,6 +203,7 @@ func quote(name string) string {
 type learned struct {
 	Version    int           `yaml:"version"`
 	Name       string        `yaml:"name"`
+	GitGuard   bool          `yaml:"git_guard,omitempty"`
 	Commands   []learnedRule `yaml:"command_rules,omitempty"`
 	Files      []learnedRule `yaml:"file_rules,omitempty"`
 	Network    []learnedRule `yaml:"network_rules,omitempty"`
@@ -209,8 +227,11 @@ type learnedRule struct {
 
 func (l *learner) policy(name string) ([]byte, error) {
 	l.evenMoves()
-	p := learned{Version: 1, Name: name, Files: append(l.fileRules(), surroundings...), Network: l.networkRules()}
-	if len(l.commands) > 0 {
+	p := learned{Version: 1, Name: name, GitGuard: l.record.guarded, Network: l.networkRules(), Signals: l.absorbedRules()}
+	p.Files = slices.Concat(l.softRules(), l.fileRules(), l.surroundings())
+	if l.record.lacksPrograms() {
+		p.Commands = []learnedRule{{Name: "programs", Commands: []string{"*"}, Decision: "allow"}}
+	} else if len(l.commands) > 0 {
 		p.Commands = []learnedRule{{Name: "programs", Commands: sorted(l.commands), Decision: "allow"}}
 	}
 	for _, op := range slices.Sorted(maps.Keys(l.sockets)) {
@@ -228,6 +249,10 @@ func (l *learner) policy(name string) ([]byte, error) {
 			p.Signals,
 			learnedRule{Name: "signals-" + target, Signals: sorted(l.signals[target]), Target: map[string]string{"type": target}, Decision: "allow"},
 		)
+	}
+	if l.record.lacksFiles() {
+		p.Signals = append(p.Signals,
+			learnedRule{Name: "signals", Signals: []string{"@all"}, Target: map[string]string{"type": "session"}, Decision: "allow"})
 	}
 	return strictyaml.Marshal(p)
 }

@@ -27,8 +27,17 @@ const recorded = `{"seq":1,"type":"session","phase":"begin"}
 {"seq":17,"type":"command","phase":"end"}
 `
 
+// learnText learns from the text of a log.
+func learnText(log string) ([]byte, []policy.Request, error) {
+	lesson, err := Learn(strings.NewReader(log), "made", Vars(), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return lesson.Policy, lesson.Widened, nil
+}
+
 func TestLearnAllowsWhatWasDoneAndNothingElse(t *testing.T) {
-	text, widened, err := Learn(strings.NewReader(recorded), "made", Vars(), nil)
+	text, widened, err := learnText(recorded)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +85,7 @@ func TestLearnPutsADirectoryForManyFiles(t *testing.T) {
 	for _, name := range strings.Fields("/workspace/a /workspace/b /workspace/c/d /workspace/c/e /usr/lib/x /usr/lib/y /usr/bin/z /usr/share/w /etc/a /etc/b /etc/c /etc/d /home/agent/a /home/agent/b /home/agent/c /home/agent/d /home/other/a") {
 		log.WriteString(`{"type":"file","op":"read","path":"` + name + `","decision":"allow"}` + "\n")
 	}
-	text, _, err := Learn(strings.NewReader(log.String()), "made", Vars(), nil)
+	text, _, err := learnText(log.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +100,7 @@ func TestLearnPutsADirectoryForManyFiles(t *testing.T) {
 		}
 	}
 	withDenial := log.String() + `{"type":"file","op":"read","path":"/workspace/secret","decision":"deny"}` + "\n"
-	if text, _, err = Learn(strings.NewReader(withDenial), "made", Vars(), nil); err != nil {
+	if text, _, err = learnText(withDenial); err != nil {
 		t.Fatal(err)
 	}
 	d, _ := mustLoad(t, string(text)).Evaluate(&policy.FileRequest{Path: "/workspace/secret", Op: policy.OpRead})
@@ -109,11 +118,61 @@ func TestLogsThatCannotBeLearnedFrom(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			text, _, err := Learn(strings.NewReader(tt.log), "made", Vars(), nil)
+			text, _, err := learnText(tt.log)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || text != nil {
 				t.Errorf("error is %v, want %q in it", err, tt.want)
 			}
 		})
+	}
+}
+
+// A session does not log all that it allows. What a log cannot have is allowed, and said.
+func TestLearnSaysWhatALogDoesNotHave(t *testing.T) {
+	const ran = `{"type":"command","phase":"begin","path":"/usr/bin/make","argv":["make"],"decision":"allow"}
+{"type":"command","phase":"end","path":"/usr/bin/make","argv":["make"],"exit":{"kind":"exited"}}
+`
+	const program = `{"type":"exec","path":"/usr/bin/make","argv":["make"],"decision":"allow"}` + "\n"
+	const file = `{"type":"file","op":"read","path":"/workspace/a","decision":"audit"}` + "\n"
+	const noFiles, noPrograms = "has no operations on files", "has no programs"
+	for _, tt := range []struct {
+		name, log  string
+		notes      []string
+		want, lack string // in the policy
+	}{
+		{"everything", ran + program + file, nil, "commands: [make]", "name: workspace\n"},
+		{"no files", ran + program, []string{noFiles}, "name: workspace\n", "name: rest-of-the-workspace"},
+		{"no programs", ran + file, []string{noPrograms}, "commands: ['*']", "name: workspace\n"},
+		{"a denied file", ran + program + `{"type":"file","op":"write","path":"/workspace/b","decision":"deny"}` + "\n",
+			[]string{noFiles}, "name: denied-write", "rest-of"},
+		{"the guard", `{"type":"session","phase":"begin","git_guard":true}` + "\n" + ran + program + file, nil, "git_guard: true", "name: workspace\n"},
+		{"a trash", ran + program + `{"type":"file","op":"delete","path":"/workspace/c","decision":"soft_delete"}` + "\n", nil,
+			"decision: soft_delete", "name: workspace\n"},
+		{"an absorbed signal", ran + program + file + `{"type":"signal","op":"SIGTERM","target":"parent 1 x","decision":"absorb"}` + "\n", nil,
+			"decision: absorb", "name: workspace\n"},
+		{"a redirect", ran + program + file + `{"type":"command","phase":"begin","path":"/usr/bin/true","argv":["curl","x"],"decision":"redirect"}` + "\n",
+			[]string{"curl x was redirected"}, "commands: [make]", "curl"},
+	} {
+		lesson, err := Learn(strings.NewReader(tt.log), "made", Vars(), nil)
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		text := string(lesson.Policy)
+		if !strings.Contains(text, tt.want) || strings.Contains(text, tt.lack) {
+			t.Errorf("%s: want %q and not %q in\n%s", tt.name, tt.want, tt.lack, text)
+		}
+		if len(lesson.Notes) != len(tt.notes) {
+			t.Errorf("%s: notes are %q", tt.name, lesson.Notes)
+		}
+		for i, want := range tt.notes {
+			if i < len(lesson.Notes) && !strings.Contains(lesson.Notes[i], want) {
+				t.Errorf("%s: note %q, want %q in it", tt.name, lesson.Notes[i], want)
+			}
+		}
+	}
+	_, err := Learn(strings.NewReader(`{"type":"exec","path":"redacted:00","argv":["redacted:01"],"decision":"allow"}`), "made", Vars(), nil)
+	if err == nil || !strings.Contains(err.Error(), "redacted") {
+		t.Errorf("a redacted log: %v", err)
 	}
 }
 
@@ -157,7 +216,7 @@ func FuzzReplay(f *testing.F) {
 		if err == nil && count.Changed > count.Judged {
 			t.Errorf("count is %+v", count)
 		}
-		text, _, err := Learn(strings.NewReader(log), "made", Vars(), nil)
+		text, _, err := learnText(log)
 		if (text == nil) != (err != nil) && !strings.Contains(err.Error(), "learned policy") {
 			t.Errorf("policy %q, error %v", text, err)
 		}

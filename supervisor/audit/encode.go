@@ -48,6 +48,9 @@ func appendEvent(b []byte, e *wire.Event) ([]byte, error) {
 			return nil, err
 		}
 	}
+	if e.GitGuard {
+		b = append(b, `,"git_guard":true`...)
+	}
 	if b, err = appendPart(b, "rule", e.Rule); err != nil {
 		return nil, err
 	}

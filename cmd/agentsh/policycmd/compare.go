@@ -192,14 +192,17 @@ func newLearnCommand(logFile func(args []string) (string, error)) *cobra.Command
 				return failure.New(failure.Ours, err, "")
 			}
 			defer func() { _ = programs.Close() }()
-			text, widened, err := policytest.Learn(log, name, vars, resolveLog(programs))
+			lesson, err := policytest.Learn(log, name, vars, resolveLog(programs))
 			if err != nil {
 				return failure.New(failure.Found, fmt.Errorf("%s: %w", file, err), "")
 			}
-			for _, q := range widened {
+			for _, note := range lesson.Notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "agentsh: note: %s\n", note)
+			}
+			for _, q := range lesson.Widened {
 				fmt.Fprintf(cmd.ErrOrStderr(), "agentsh: was denied and is allowed by the written policy: %s\n", policytest.Describe(q))
 			}
-			_, err = cmd.OutOrStdout().Write(text)
+			_, err = cmd.OutOrStdout().Write(lesson.Policy)
 			return err
 		},
 	}
