@@ -30,6 +30,9 @@ type Config struct {
 	// WatchedDirectories limits how many directories are watched for changes of the host.
 	// 0 means the share of one session, a negative number none.
 	WatchedDirectories int `json:"watched_directories"`
+	// Unmapped accepts a kernel whose FUSE takes no notices, and whose programs can neither
+	// map the files of the mounts nor execute them. Without it the server refuses to serve.
+	Unmapped bool `json:"unmapped"`
 }
 
 // MountConfig is one governed directory or file. The server receives two descriptors

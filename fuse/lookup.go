@@ -65,7 +65,7 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 		if old := o.tree.Child(parent, name); old != nil {
 			o.nodes.lost(old, at)
 		}
-		if v.dec.Effect == policy.Allow {
+		if v.dec.Effect == policy.Allow && o.attrs.kernel.caches {
 			if !o.tree.Host.TellAbsent(parent, name, absences) {
 				return gofuse.OK
 			}
@@ -109,7 +109,7 @@ func (o *lookups) lookupMoved(h *gofuse.InHeader, name string, out *gofuse.Entry
 	}
 	switch {
 	case tree.Absent(err):
-		return gofuse.OK // no node: the entry is absent
+		return gofuse.ENOENT
 	case err != nil:
 		return gofuse.Status(errno(err))
 	case o.folding.folds(p, rel, &st):
@@ -311,8 +311,12 @@ type attributes struct {
 	redirects          *redirects
 }
 
-// age returns how long the kernel caches an answer.
+// age returns how long the kernel caches an answer. A kernel that takes no notices caches
+// nothing: rules and files may change.
 func (a attributes) age(watched bool) time.Duration {
+	if !a.kernel.caches {
+		return 0
+	}
 	if watched {
 		return a.watched
 	}

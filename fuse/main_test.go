@@ -71,6 +71,7 @@ func serveForTest(tags []string) int {
 	_, older.noDirectReads = os.LookupEnv("TEST_NO_DIRECT_READS")
 	_, older.coarseTimes = os.LookupEnv("TEST_COARSE_TIMES")
 	_, older.noEventReader = os.LookupEnv("TEST_NO_EVENT_READER")
+	_, older.noNotices = os.LookupEnv("TEST_NO_NOTICES")
 	donated := map[string]*os.File{}
 	for i, tag := range tags {
 		if tag == TrashName || tag == PreviousName {
@@ -117,7 +118,9 @@ type options struct {
 	plain        bool                                             // the server lacks CAP_SYS_ADMIN: no passthrough
 	// as on kernels before 6.6 and 6.13
 	noDirectReads, coarseTimes bool
-	noEventReader              bool // only requests read the events of the host's changes
+	noEventReader              bool   // only requests read the events of the host's changes
+	noNotices                  bool   // as in gVisor
+	refusal                    *error // why the server refuses to serve, where it must
 }
 
 const allowAll = `
@@ -153,6 +156,7 @@ func start(t testing.TB, o options) *session {
 	s.server.Env = os.Environ()
 	for name, set := range map[string]bool{
 		"TEST_NO_DIRECT_READS": o.noDirectReads, "TEST_COARSE_TIMES": o.coarseTimes, "TEST_NO_EVENT_READER": o.noEventReader,
+		"TEST_NO_NOTICES": o.noNotices,
 	} {
 		if set {
 			s.server.Env = append(s.server.Env, name+"=1")
@@ -178,14 +182,20 @@ func start(t testing.TB, o options) *session {
 		o.policy = allowAll
 	}
 	text := strings.ReplaceAll(o.policy, "WS", s.dir)
-	must(t, s.control.Configure(t.Context(), Config{
+	err = s.control.Configure(t.Context(), Config{
 		Session: "test",
 		Mounts:  []MountConfig{{Tag: "ws", Path: s.dir}},
 		Policy:  []wire.PolicySource{{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + text)}},
 		Owner:   o.owner,
 		Trash:   o.limits,
 		Approve: o.ask != nil, CacheSeconds: o.cacheSeconds, WatchedDirectories: o.watched,
-	}))
+		Unmapped: o.noNotices && o.refusal == nil,
+	})
+	if o.refusal != nil {
+		*o.refusal = err
+		return s
+	}
+	must(t, err)
 	must(t, s.control.SetInit(t.Context(), os.Getpid()))
 	return s
 }

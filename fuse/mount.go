@@ -199,6 +199,11 @@ func (m *mount) attach(dev *os.File) error {
 		tree.CloseFD(fd)
 		return fmt.Errorf("serve %s: %w", m.files.path, err)
 	}
+	m.kernel.caches = l.Notices() && !older.noNotices
+	if !m.kernel.caches && !m.shared.config.Unmapped {
+		tree.CloseFD(fd)
+		return fmt.Errorf("serve %s: the kernel takes no notices from a file server, and maps no files of it", m.files.path)
+	}
 	m.kernel.Loop = l
 	m.handles.passthrough = l.Passthrough()
 	m.handles.mapsDirect = l.MapsDirect() && !older.noDirectReads
@@ -206,7 +211,7 @@ func (m *mount) attach(dev *os.File) error {
 }
 
 // older says what tests do without, as on older kernels, or as if a goroutine got no time.
-var older struct{ noDirectReads, coarseTimes, noEventReader bool }
+var older struct{ noDirectReads, coarseTimes, noEventReader, noNotices bool }
 
 // panicked denies an operation that panicked in the server.
 func (m *mount) panicked(cause any) gofuse.Status {
@@ -279,7 +284,8 @@ func (m *mount) baseline() {
 // [mount.attach].
 type kernel struct {
 	*device.Loop
-	tree *tree.Tree
+	tree   *tree.Tree
+	caches bool // answers: the kernel can be told to drop them
 
 	noticing sync.Mutex // held from the decision to send a notice about attributes until it is sent
 	drops    drops

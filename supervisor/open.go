@@ -289,7 +289,8 @@ func networkFiles(n *netns.Network) (view.Files, error) {
 func (s *Session) fileServerConfig() fileserver.Config {
 	c := fileserver.Config{
 		Session: s.ID(), Policy: s.cfg.Policy, UID: s.confined.user.UID, GID: s.confined.user.GID, CacheSeconds: s.cfg.Files.CacheSeconds,
-		Trash: s.store.trashLimits(), Store: s.store.donations, Emit: s.journal.emit, Ask: s.approvals.Ask,
+		Unmapped: s.confined.missing.Has(probe.MappedFiles),
+		Trash:    s.store.trashLimits(), Store: s.store.donations, Emit: s.journal.emit, Ask: s.approvals.Ask,
 		Fail:    func(err error) { s.life.end(wire.CauseAudit, err) },
 		Command: func(mark uint64) string { return s.loop.command(mark) },
 	}

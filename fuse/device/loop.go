@@ -37,6 +37,7 @@ type Loop struct {
 	config   Config
 	protocol *gofuse.ProtocolServer // decodes requests that are not in quickOps
 	offered  uint64                 // capabilities that the kernel offered
+	notices  bool                   // the kernel takes notices
 
 	reader  atomic.Pointer[worker]
 	workers atomic.Int32
@@ -113,6 +114,7 @@ func New(fd int, config Config, opts *gofuse.MountOptions) (*Loop, error) {
 	if err := l.answer(w, n); err != nil {
 		return nil, fmt.Errorf("answer the first request: %w", err)
 	}
+	l.notices = l.tryNotice()
 	l.reader.Store(w)
 	return l, nil
 }

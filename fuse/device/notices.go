@@ -1,6 +1,8 @@
 package device
 
 import (
+	"errors"
+	"math"
 	"sync"
 	"time"
 	"unsafe"
@@ -9,12 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Notices reports whether the kernel takes notices. If not, what it caches cannot be
+// dropped, and it takes an entry without a node for an error: gVisor's does.
+func (l *Loop) Notices() bool { return l.notices }
+
+// tryNotice sends a notice about a node that does not exist. The kernel returns ENOENT if
+// it knows the notice.
+func (l *Loop) tryNotice() bool {
+	body := gofuse.NotifyInvalInodeOut{Ino: math.MaxUint64}
+	return !errors.Is(l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), ""), unix.EINVAL)
+}
+
 // NotifyInode makes the kernel drop the cached attributes of a node, and its cached
 // data or listing. See FUSE_NOTIFY_INVAL_INODE in uapi/linux/fuse.h. The kernel may
 // wait for answers first. So the caller must not hold a lock that a handler needs.
 func (l *Loop) NotifyInode(id uint64) {
 	body := gofuse.NotifyInvalInodeOut{Ino: id}
-	l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
+	_ = l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
 }
 
 // NotifyAttributes makes the kernel drop the cached attributes of a node. An answer to
@@ -22,7 +35,7 @@ func (l *Loop) NotifyInode(id uint64) {
 // kernel does not wait. See fuse_reverse_inval_inode in fs/fuse/inode.c.
 func (l *Loop) NotifyAttributes(id uint64) {
 	body := gofuse.NotifyInvalInodeOut{Ino: id, Off: -1}
-	l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
+	_ = l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
 }
 
 // NotifyEntry makes the kernel drop a cached name, or a cached absence of it. See
@@ -35,28 +48,29 @@ func (l *Loop) NotifyEntry(parent uint64, name string) {
 // The kernel waits for the lock of the directory. See FUSE_NOTIFY_DELETE.
 func (l *Loop) NotifyDelete(parent, child uint64, name string) {
 	body := gofuse.NotifyInvalDeleteOut{Parent: parent, Child: child, NameLen: uint32(len(name))}
-	l.notify(gofuse.NOTIFY_DELETE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
+	_ = l.notify(gofuse.NOTIFY_DELETE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
 }
 
 func (l *Loop) notifyEntry(parent uint64, name string, flags uint32) {
 	body := gofuse.NotifyInvalEntryOut{Parent: parent, NameLen: uint32(len(name)), Flags: flags}
-	l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
+	_ = l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
 }
 
 // NotifyStore puts data into the kernel's cache of a file, which becomes at least as long
 // as the data reaches. See FUSE_NOTIFY_STORE in uapi/linux/fuse.h.
 func (l *Loop) NotifyStore(id uint64, off int64, data []byte) {
 	body := gofuse.NotifyStoreOut{Nodeid: id, Offset: uint64(off), Size: uint32(len(data))}
-	l.notify(gofuse.NOTIFY_STORE_CACHE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), string(data))
+	_ = l.notify(gofuse.NOTIFY_STORE_CACHE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), string(data))
 }
 
 // notify sends a message that answers no request. The kernel returns ENOENT if it has
-// nothing cached, which is no error.
-func (l *Loop) notify(code gofuse.Status, body []byte, name string) {
+// nothing cached, which is no failure.
+func (l *Loop) notify(code gofuse.Status, body []byte, name string) error {
 	head := gofuse.OutHeader{Status: -int32(code)}
 	head.Length = uint32(unsafe.Sizeof(head)) + uint32(len(body)+len(name))
 	message := append(unsafe.Slice((*byte)(unsafe.Pointer(&head)), unsafe.Sizeof(head)), body...)
-	_, _ = unix.Write(l.fd, append(message, name...))
+	_, err := unix.Write(l.fd, append(message, name...))
+	return err
 }
 
 // NotifyEpoch makes the kernel look up every cached name and absence again at its next

@@ -45,6 +45,7 @@ type Config struct {
 	Mounts       []Mount // at least one; the first is the workspace
 	UID, GID     int     // of commands, as they see it
 	CacheSeconds int     // how long commands may see old names where nothing can be watched; 0: a second
+	Unmapped     bool    // the operator accepts that programs neither map nor execute governed files
 	Trash        trash.Limits
 	// Store opens the directories for previous content and deleted files.
 	Store func() ([]launch.Donation, error)
@@ -211,7 +212,7 @@ func run(donations []launch.Donation) (*launch.Server, error) {
 func (s *Server) config() fuse.Config {
 	c := policyConfig(s.cfg.Policy)
 	c.Session, c.Owner, c.Approve, c.Trash = s.cfg.Session, s.owner, true, s.cfg.Trash
-	c.Casefold, c.CacheSeconds = fuse.KernelFolds(), s.cfg.CacheSeconds
+	c.Casefold, c.CacheSeconds, c.Unmapped = fuse.KernelFolds(), s.cfg.CacheSeconds, s.cfg.Unmapped
 	for _, m := range s.cfg.Mounts {
 		c.Mounts = append(c.Mounts, fuse.MountConfig{Tag: m.Path, Path: m.Path})
 	}

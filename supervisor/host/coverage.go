@@ -57,9 +57,9 @@ var groupTable = []group{
 	{"files outside the workspace", ByKernel, "a root directory of its own: what no rule allows does not exist there; Landlock beneath",
 		[]string{"mount_namespace", "mount_api", "private_proc", "new_root", "landlock"}, "outside", []string{"file_rules"}},
 	{"files in the workspace", BySupervisor, "a file server decides every operation",
-		[]string{"mount_namespace", "fuse"}, "file", []string{"file_rules"}},
+		[]string{"mount_namespace", "fuse", "fuse_mapping"}, "file", []string{"file_rules"}},
 	{"repositories", BySupervisor, "the file server evaluates the content that git reads in them",
-		[]string{"mount_namespace", "fuse"}, "file", []string{"git_guard"}},
+		[]string{"mount_namespace", "fuse", "fuse_mapping"}, "file", []string{"git_guard"}},
 	{"signals", ByKernel, "a pid namespace keeps them inside; those with rules by process are notified",
 		[]string{"pid_namespace", "engine"}, "", []string{"signal_rules"}},
 	{"network", ByKernel, "a network of its own: loopback, and the supervisor's proxy as the only way out",
@@ -116,10 +116,12 @@ var reducedTable = map[string][]reduced{
 		{probe.Landlock, ByKernel, "a root directory of its own: what no rule allows does not exist there"}},
 	"files in the workspace": {
 		{probe.Namespaces, ByKernel, "Landlock, for whole trees: rules that differ inside one are refused at start"},
-		{probe.FileServer, ByKernel, "mounts, for whole trees: rules that differ inside one are refused at start"}},
+		{probe.FileServer, ByKernel, "mounts, for whole trees: rules that differ inside one are refused at start"},
+		{probe.MappedFiles, BySupervisor, "a file server decides every operation; programs cannot map its files: none starts there, and git fails"}},
 	"repositories": {
 		{probe.Namespaces, NotEnforced, "a policy with git_guard is refused at start"},
-		{probe.FileServer, NotEnforced, "a policy with git_guard is refused at start"}},
+		{probe.FileServer, NotEnforced, "a policy with git_guard is refused at start"},
+		{probe.MappedFiles, BySupervisor, "as with a file server, but git itself fails there: it maps its files"}},
 	"signals": {
 		{probe.NestedCommands, Advisory, "signal_rules are not evaluated; Landlock scopes keep signals inside where the kernel has them"},
 		{probe.Namespaces, BySupervisor, "notification refuses signals to processes of others; so do Landlock scopes where the kernel has them"}},
@@ -194,6 +196,9 @@ func (g *Group) reduce(works map[string]bool, degraded []probe.Setting) {
 	g.EnforcedBy = NotEnforced
 	for _, primitive := range g.Missing {
 		mechanism := probe.FallbackFor(primitive)
+		if works["fuse"] && mechanism == probe.FileServer && probe.Named(probe.MappedFiles, degraded) {
+			mechanism = probe.MappedFiles
+		}
 		if mechanism == "" {
 			g.Fallbacks = nil
 			return

@@ -19,6 +19,7 @@ const (
 	WaitKillable   = "wait_killable"
 	ExecVerify     = "exec_verify"
 	FileServer     = "file_server"
+	MappedFiles    = "mapped_files"
 	Cgroup         = "cgroup"
 	Namespaces     = "namespaces"
 	CallRules      = "call_rules"
@@ -45,8 +46,10 @@ var fallbacks = map[string]fallback{
 	ExecVerify: {[]string{"ptrace"},
 		"a program is evaluated only before its execve, and another thread can exchange its path and arguments meanwhile; env_inject is not " +
 			"put back at nested programs"},
-	FileServer: {[]string{"fuse"},
+	FileServer: {[]string{"fuse", primitiveMapping},
 		"the workspace is mounted as it is: no decision for each operation, no change record, and files belong to the commands' user"},
+	MappedFiles: {[]string{primitiveMapping},
+		"a file server decides on the workspace all the same, but programs cannot map its files: none starts there, and git fails in it"},
 	Cgroup: {[]string{"cgroup"},
 		"limits on memory, swap and processor are not enforced; pids_max counts the processes of the user"},
 	// Which calls another listener takes is known when a session opens: see [Taken].
@@ -64,6 +67,9 @@ var fallbacks = map[string]fallback{
 			"there is no network, not even loopback, unless it is shared",
 	},
 }
+
+// primitiveMapping is that programs can map files of a FUSE mount.
+const primitiveMapping = "fuse_mapping"
 
 // includedIn names for a mechanism the one without which it cannot work either.
 var includedIn = map[string]string{
@@ -96,6 +102,11 @@ func Allowed(mechanism string, degraded []Setting) bool {
 	return false
 }
 
+// Named reports whether degraded has a mechanism by its name.
+func Named(mechanism string, degraded []Setting) bool {
+	return slices.ContainsFunc(degraded, func(d Setting) bool { return d.Name == mechanism })
+}
+
 // Shortest are the mechanisms without those that others among them include.
 func Shortest(mechanisms []string) []string {
 	return slices.DeleteFunc(slices.Clone(mechanisms), func(m string) bool { return slices.Contains(mechanisms, includedIn[m]) })
@@ -104,8 +115,8 @@ func Shortest(mechanisms []string) []string {
 // FallbackFor is the mechanism that degraded must have for a session to open
 // without a primitive; empty: there is none.
 func FallbackFor(primitive string) string {
-	for mechanism, f := range fallbacks {
-		if slices.Contains(f.needs(), primitive) {
+	for _, mechanism := range Mechanisms() {
+		if slices.Contains(fallbacks[mechanism].needs(), primitive) {
 			return mechanism
 		}
 	}
@@ -174,14 +185,21 @@ func Survey(degraded []Setting, s Session) (Missing, error) {
 		missing[Namespaces], missing[ExecVerify] = why, why
 		delete(missing, WaitKillable)
 	}
+	if Named(MappedFiles, degraded) && missing.Has(FileServer) && Try("fuse") == nil {
+		delete(missing, FileServer)
+	}
 	if missing.Has(Namespaces) && !missing.Has(FileServer) {
 		missing[FileServer] = errors.New("a session without mounts cannot mount it")
+	}
+	if missing.Has(FileServer) {
+		delete(missing, MappedFiles)
 	}
 	maps.DeleteFunc(missing, func(mechanism string, _ error) bool { return s.holds(mechanism, missing) })
 	return missing, nil
 }
 
-// expand replaces [AnyMechanism] by all mechanisms.
+// expand replaces [AnyMechanism] by all mechanisms but [MappedFiles]: without it sessions
+// have no file server, and everything else works in them.
 func expand(degraded []Setting) []Setting {
 	at := slices.IndexFunc(degraded, func(d Setting) bool { return d.Name == AnyMechanism })
 	if at < 0 {
@@ -189,7 +207,9 @@ func expand(degraded []Setting) []Setting {
 	}
 	out := slices.DeleteFunc(slices.Clone(degraded), func(d Setting) bool { return d.Name == AnyMechanism })
 	for _, name := range Mechanisms() {
-		out = append(out, Setting{name, degraded[at].At})
+		if name != MappedFiles {
+			out = append(out, Setting{name, degraded[at].At})
+		}
 	}
 	return out
 }

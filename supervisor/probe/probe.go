@@ -197,6 +197,12 @@ var candidates = []candidate{
 	},
 	{"fuse", "FUSE mount", within("fuse", unix.CLONE_NEWNS), changeFUSE},
 	{
+		primitiveMapping,
+		"files of a FUSE mount that programs map",
+		within(primitiveMapping, unix.CLONE_NEWNS),
+		"gVisor cannot; with mapped_files in place of file_server, a file server decides on files that no program can map or execute",
+	},
+	{
 		"fuse_passthrough",
 		"FUSE passthrough",
 		within("fuse_passthrough", unix.CLONE_NEWNS),

@@ -17,6 +17,9 @@ for word; do
 		;;
 	esac
 done
+# Where the workspace's files cannot be mapped, none is executed either.
+interpreter=()
+[[ ${DEGRADED:-} != *mapped_files* ]] || interpreter=(/bin/bash)
 flags=()
 [ -z "${SHARE_NETWORK:-}" ] || flags=(--share-network)
 start=()
@@ -35,4 +38,4 @@ if [ -n "${BESIDE:-}" ] && [ -z "${EV_BELOW:-}" ]; then
 fi
 [ -z "${BESIDE:-}" ] || start=()
 exec "${start[@]}" "$EV_AGENTSH" exec --config "$EV_CONFIG" -p "$policy" -w "$EV_WORKSPACE" --cwd "$EV_WORKSPACE" --audit "$EV_AUDIT" \
-	"${flags[@]}" -- "${@:1:$#-1}" "${supervisor[@]}" "${@: -1}"
+	"${flags[@]}" -- "${@:1:$#-1}" "${supervisor[@]}" "${interpreter[@]}" "${@: -1}"

@@ -80,7 +80,9 @@ workspace() {
 	[ "${EV_NETWORK:-}" = own ] || rm -f "$EV_WORKSPACE/probes/control/ok-connect-allowed.sh"
 	printf 'version: 1\nvars: {STARTUP: "%s", PROTECTED: "%s"}\nsandbox: {env_inject: {BASH_ENV: "%s"}}\n' \
 		"$place/bash_startup.sh" "$protected" "$place/bash_startup.sh" >"$EV_CONFIG"
-	if [ -n "${PROBE_BIN_DIR:-}" ]; then cp -r "$PROBE_BIN_DIR" "$EV_WORKSPACE/built"; fi
+	built=$EV_WORKSPACE/built
+	[[ ${DEGRADED:-} != *mapped_files* ]] || built=/opt/evasions-built # programs do not start in the workspace
+	if [ -n "${PROBE_BIN_DIR:-}" ]; then rm -rf "$built" && cp -r "$PROBE_BIN_DIR" "$built"; fi
 	if [ -n "${DEGRADED:-}" ]; then
 		echo "degraded: [$DEGRADED]" >>"$EV_CONFIG"
 		[ "$DEGRADED" = call_rules ] || chown -R 60700:60700 "$EV_WORKSPACE" # no file server shows it as the commands' own
@@ -100,7 +102,7 @@ extra() {
 	local words=(WORKDIR="$EV_WORKSPACE" RACE_N="${RACE_N:-2000}" CONFIG_FILE="$EV_POLICY" STARTUP_FILE="$place/bash_startup.sh"
 		AUDIT_LOG="$EV_AUDIT" CONTROL_SOCK=/run/agentsh/agentsh.sock SUP_CLI_CMD="$EV_AGENTSH")
 	[ "$1" = file ] && words+=(PROTECTED="$protected")
-	[ -z "${PROBE_BIN_DIR:-}" ] || words+=(PROBE_BIN_DIR="$EV_WORKSPACE/built")
+	[ -z "${PROBE_BIN_DIR:-}" ] || words+=(PROBE_BIN_DIR="$built")
 	echo "${words[*]}"
 }
 

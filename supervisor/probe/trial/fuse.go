@@ -31,7 +31,7 @@ func mountFUSE() (*fuseDevice, error) {
 	}
 	mount, err := fileSystem("fuse", map[string]string{
 		"fd": strconv.Itoa(f), "rootmode": "40000",
-		"user_id": strconv.Itoa(os.Geteuid()), "group_id": strconv.Itoa(os.Getegid()),
+		"user_id": strconv.Itoa(os.Geteuid()), "group_id": strconv.Itoa(os.Getegid()), "default_permissions": "",
 	})
 	if err != nil {
 		closeFD(f)
@@ -64,71 +64,112 @@ func probeFUSE() (string, error) {
 		return "", err
 	}
 	defer d.close()
-	if err := d.lookMissing(); err != nil {
+	err = d.within(func() error {
+		var st unix.Stat_t
+		err := unix.Fstatat(d.mount, "missing", &st, unix.AT_SYMLINK_NOFOLLOW)
+		return MustFail("looking at a file that is missing", err, unix.ENOENT)
+	})
+	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("protocol %d.%d", d.major, d.minor), nil
 }
 
-// lookMissing looks for a name that the server says is missing, as a file server does, so
-// that the kernel remembers it.
-func (d *fuseDevice) lookMissing() error {
+// probeMapping maps a file of a mount, as programs are executed and git reads its files.
+func probeMapping() (string, error) {
+	d, err := mountFUSE()
+	if err != nil {
+		return "", err
+	}
+	defer d.close()
+	return "", d.within(func() error {
+		file, err := unix.Openat(d.mount, servedName, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open a file: %w", err)
+		}
+		defer closeFD(file)
+		mapped, err := unix.Mmap(file, 0, servedSize, unix.PROT_READ, unix.MAP_PRIVATE)
+		if err != nil {
+			return fmt.Errorf("map a file: %w", err)
+		}
+		return unix.Munmap(mapped)
+	})
+}
+
+// within serves the mount while use uses it.
+func (d *fuseDevice) within(use func() error) error {
 	if err := d.answerInit(0); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
-	go func() { // ends with its answer, or with the device
-		var st unix.Stat_t
-		done <- unix.Fstatat(d.mount, "missing", &st, unix.AT_SYMLINK_NOFOLLOW)
-	}()
-	go d.serveEmpty()
+	go func() { done <- use() }() // ends with its answers, or with the device
+	go d.serve()
 	select {
 	case err := <-done:
-		if err = MustFail("looking at a file that is missing", err, unix.ENOENT); err != nil {
-			return fmt.Errorf("the kernel does not know negative entries: %w", err)
-		}
-		return nil
+		return err
 	case <-time.After(watchTimeout):
-		return errors.New("the kernel asks for nothing that answers a lookup")
+		return errors.New("the kernel asks for nothing, or does not take the answers")
 	}
 }
 
-// serveEmpty answers requests about an empty root directory until the device is closed.
-func (d *fuseDevice) serveEmpty() {
-	const (
-		lookup, getAttr    = 1, 3    // FUSE_LOOKUP, FUSE_GETATTR
-		entrySize, attrEnd = 128, 16 // of fuse_entry_out; where the attributes begin in fuse_attr_out
-		attrSize           = 88
-	)
+// The one file of the mount.
+const (
+	servedName = "file"
+	servedNode = 2
+	servedSize = 1
+)
+
+// serve answers requests about a root directory with one file until the device is closed.
+func (d *fuseDevice) serve() {
+	const lookup, getAttr, open = 1, 3, 14 // FUSE_LOOKUP, FUSE_GETATTR, FUSE_OPEN
+	const header, opened = 40, 16          // sizes of fuse_in_header, fuse_open_out
+	ne := binary.NativeEndian
 	buf := make([]byte, 256<<10)
 	for {
 		n, err := unix.Read(d.device, buf)
-		if err != nil || n < 40 {
+		if err != nil || n < header {
 			return
 		}
 		var body []byte
 		failure := -int32(unix.ENOSYS)
-		switch binary.NativeEndian.Uint32(buf[4:]) {
+		switch ne.Uint32(buf[4:]) {
 		case lookup:
-			body, failure = make([]byte, entrySize), 0 // node 0 is missing
-			binary.NativeEndian.PutUint64(body[16:], 1)
+			failure = -int32(unix.ENOENT)
+			if string(buf[header:n]) == servedName+"\x00" {
+				body, failure = make([]byte, 40), 0 // fuse_entry_out
+				ne.PutUint64(body, servedNode)
+				body = append(body, attributes(servedNode)...)
+			}
 		case getAttr:
-			body, failure = make([]byte, attrEnd+attrSize), 0
-			attr := body[attrEnd:]
-			binary.NativeEndian.PutUint64(attr, 1)
-			binary.NativeEndian.PutUint32(attr[60:], unix.S_IFDIR|0o755)
-			binary.NativeEndian.PutUint32(attr[64:], 2)
-			binary.NativeEndian.PutUint32(attr[68:], uint32(os.Geteuid()))
-			binary.NativeEndian.PutUint32(attr[72:], uint32(os.Getegid()))
+			body, failure = append(make([]byte, 16), attributes(ne.Uint64(buf[16:]))...), 0 // fuse_attr_out
+		case open:
+			body, failure = make([]byte, opened), 0
 		}
-		out := make([]byte, 16, 16+len(body))
-		binary.NativeEndian.PutUint32(out, uint32(16+len(body)))
-		binary.NativeEndian.PutUint32(out[4:], uint32(failure))
+		out := make([]byte, 16, 16+len(body)) // fuse_out_header
+		ne.PutUint32(out, uint32(16+len(body)))
+		ne.PutUint32(out[4:], uint32(failure))
 		copy(out[8:], buf[8:16])
 		if _, err := unix.Write(d.device, append(out, body...)); err != nil {
 			return
 		}
 	}
+}
+
+// attributes are the fuse_attr of a node.
+func attributes(node uint64) []byte {
+	ne := binary.NativeEndian
+	attr := make([]byte, 88)
+	mode, links := uint32(unix.S_IFDIR|0o755), uint32(2)
+	if node == servedNode {
+		mode, links = unix.S_IFREG|0o644, 1
+		ne.PutUint64(attr[8:], servedSize)
+	}
+	ne.PutUint64(attr, node)
+	ne.PutUint32(attr[60:], mode)
+	ne.PutUint32(attr[64:], links)
+	ne.PutUint32(attr[68:], uint32(os.Geteuid()))
+	ne.PutUint32(attr[72:], uint32(os.Getegid()))
+	return attr
 }
 
 // Of linux/fuse.h.

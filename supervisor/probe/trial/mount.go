@@ -21,7 +21,11 @@ func fileSystem(kind string, options map[string]string) (int, error) {
 	}
 	defer closeFD(fs)
 	for name, value := range options {
-		if err := unix.FsconfigSetString(fs, name, value); err != nil {
+		set := func() error { return unix.FsconfigSetString(fs, name, value) }
+		if value == "" {
+			set = func() error { return unix.FsconfigSetFlag(fs, name) }
+		}
+		if err := set(); err != nil {
 			return 0, fmt.Errorf("option %s of %s: %w", name, kind, err)
 		}
 	}

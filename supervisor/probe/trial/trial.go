@@ -35,6 +35,7 @@ var trials = map[string]func() (string, error){
 	"mount_api":        probeMountAPI,
 	"overlayfs":        probeOverlay,
 	"fuse":             probeFUSE,
+	"fuse_mapping":     probeMapping,
 	"fuse_passthrough": probePassthrough,
 	"fanotify":         probeFanotify,
 	"inotify":          probeInotify,
