@@ -96,6 +96,11 @@ func findInside(first int, tid string) int {
 		for _, task := range tasks {
 			dir := "/proc/" + queue[i] + "/task/" + task.Name()
 			ids := strings.Fields(statusField(dir+"/status", "NSpid:"))
+			if len(ids) == 0 && task.Name() == queue[i] { // gVisor tells the numbers of processes only
+				if status, err := os.ReadFile(dir + "/status"); err == nil {
+					ids, _ = seccomptarget.Numbers(status)
+				}
+			}
 			if len(ids) > 0 && ids[len(ids)-1] == tid {
 				pid, _ := strconv.Atoi(queue[i])
 				return pid

@@ -32,11 +32,11 @@ func (t *Target) Self() (Peer, error) {
 	if err != nil {
 		return Peer{}, fmt.Errorf("read the status of thread %d: %w", t.TID, err)
 	}
-	numbers := strings.Fields(statusField(text, "NStgid"))
-	if len(numbers) == 0 {
-		return Peer{}, fmt.Errorf("read the status of thread %d: it has no process", t.TID)
+	all, err := Numbers(text)
+	if err != nil {
+		return Peer{}, fmt.Errorf("read the numbers of thread %d: %w", t.TID, err)
 	}
-	pid, err := strconv.Atoi(numbers[len(numbers)-1])
+	pid, err := strconv.Atoi(all[len(all)-1])
 	if err != nil {
 		return Peer{}, fmt.Errorf("read the status of thread %d: %w", t.TID, err)
 	}
@@ -86,7 +86,11 @@ func (t *Target) Nested() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read the status of thread %d: %w", t.TID, err)
 	}
-	return len(strings.Fields(statusField(text, "NSpid"))) > 1, nil
+	all, err := Numbers(text)
+	if err != nil {
+		return false, fmt.Errorf("read the numbers of thread %d: %w", t.TID, err)
+	}
+	return len(all) > 1, nil
 }
 
 // Peer returns the process with a process or thread number. The error is ESRCH
@@ -137,8 +141,16 @@ func (t *Target) Signal(p Peer, signal unix.Signal) error {
 	if err != nil || s.start != p.Start {
 		return peerError(p.PID, unix.ENOENT)
 	}
-	// A directory of procfs serves as a pidfd. See pidfd_send_signal(2).
-	return unix.PidfdSendSignal(dir, signal, nil, 0)
+	// A directory of procfs serves as a pidfd, but not in gVisor. See pidfd_send_signal(2).
+	if err := unix.PidfdSendSignal(dir, signal, nil, 0); !errors.Is(err, unix.EBADF) {
+		return err
+	}
+	fd, err := t.openProcess(p)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return unix.PidfdSendSignal(fd, signal, nil, 0)
 }
 
 // Peers lists all processes that the thread's procfs shows.
