@@ -42,9 +42,9 @@ func numbersOf(pidfd int) ([]string, error) {
 	return n, nil
 }
 
-// openProcess returns a process descriptor of p, which is a process of the thread's pid
-// namespace, for a kernel on which a directory of procfs is none. All processes are looked at.
-func (t *Target) openProcess(p Peer) (int, error) {
+// openProcess returns a process descriptor of p, which is a process of the pid namespace of t,
+// for a kernel on which a directory of procfs is none. All processes are looked at.
+func openProcess(t *Target, p Peer) (int, error) {
 	namespace, err := readlinkat(t.proc, "ns/pid")
 	if err != nil {
 		return -1, err

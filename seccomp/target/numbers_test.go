@@ -44,7 +44,7 @@ func TestTheNumbersOfAProcessAreThoseOfItsDescriptor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := view.openProcess(Peer{PID: 1, Start: id.Start})
+	fd, err := openProcess(view, Peer{PID: 1, Start: id.Start})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,11 +52,11 @@ func TestTheNumbersOfAProcessAreThoseOfItsDescriptor(t *testing.T) {
 	if now, err := numbersOf(fd); err != nil || !slices.Equal(now, want) {
 		t.Errorf("the descriptor is of %v, %v", now, err)
 	}
-	if fd, err := view.openProcess(Peer{PID: 2, Start: id.Start}); err == nil {
+	if fd, err := openProcess(view, Peer{PID: 2, Start: id.Start}); err == nil {
 		_ = unix.Close(fd)
 		t.Error("a process that does not exist was found")
 	}
-	if fd, err := view.openProcess(Peer{PID: 1, Start: id.Start + 1}); err == nil {
+	if fd, err := openProcess(view, Peer{PID: 1, Start: id.Start + 1}); err == nil {
 		_ = unix.Close(fd)
 		t.Error("a process that began at another time was found")
 	}

@@ -145,7 +145,7 @@ func (t *Target) Signal(p Peer, signal unix.Signal) error {
 	if err := unix.PidfdSendSignal(dir, signal, nil, 0); !errors.Is(err, unix.EBADF) {
 		return err
 	}
-	fd, err := t.openProcess(p)
+	fd, err := openProcess(t, p)
 	if err != nil {
 		return err
 	}

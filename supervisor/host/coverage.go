@@ -117,7 +117,7 @@ var reducedTable = map[string][]reduced{
 	"files in the workspace": {
 		{probe.Namespaces, ByKernel, "Landlock, for whole trees: rules that differ inside one are refused at start"},
 		{probe.FileServer, ByKernel, "mounts, for whole trees: rules that differ inside one are refused at start"},
-		{probe.MappedFiles, BySupervisor, "a file server decides every operation; programs cannot map its files: none starts there, and git fails"}},
+		{probe.MappedFiles, BySupervisor, "a file server decides every operation; no program can map or execute files there, and git fails"}},
 	"repositories": {
 		{probe.Namespaces, NotEnforced, "a policy with git_guard is refused at start"},
 		{probe.FileServer, NotEnforced, "a policy with git_guard is refused at start"},
