@@ -125,3 +125,27 @@ place_gvisor_docker() {
 	docker_ready "--add-runtime=gvisor=$work/runsc.sh"
 	docker run --rm --runtime=gvisor -v "$work/places:/places:ro" places:root sh -c "$in_gvisor"
 }
+
+# What the page says of gVisor, with the configuration in it.
+place_gvisor_page() {
+	local in_gvisor='sh /places/gvisor.sh /places'
+	mkdir -p "$work/places/policies"
+	cp "$here/gvisor.sh" "$work/places/"
+	cp "$root"/packaging/policies/*.yaml "$work/places/policies/"
+	sed -n '/^```yaml/,/^```$/{/^```/d;p}' "$root/doc/platforms/gvisor.md" >"$work/places/config.yaml"
+	sed -n 's/^    docker run --runtime=runsc IMAGE //p' "$root/doc/platforms/gvisor.md" >"$work/places/command"
+	place_gvisor
+}
+
+# What the page says of Docker without flags, with the configuration of the packages.
+place_docker_page() {
+	bundle "$work/places"
+	cp -r "$here/docker.sh" "$root/packaging/config.yaml" "$root/packaging/policies" "$root/bash_startup.sh" "$work/places/"
+	mkdir -p "$work/volume"
+	chmod -R a+rX "$work/places"
+	docker_ready
+	local user
+	for user in 0 1000; do
+		docker run --rm --user "$user:$user" -v "$work/places:/places:ro" -v "$work/volume:/volume" places:root sh /places/docker.sh /places
+	done
+}
