@@ -57,9 +57,9 @@ var limitedMachines = []limitedMachine{
 	{name: "no namespaces", without: []string{testenv.WithoutNamespaces}, mechanism: "namespaces", steps: []string{"start session init"},
 		events: []string{"without namespaces (", "without file_server (", "Landlock alone"}, nested: true},
 	{name: "no pivot_root", without: []string{testenv.WithoutPivotRoot}, mechanism: "namespaces",
-		steps: []string{"change to the new root", "seccomp-root.json"},
+		steps:  []string{"change to the new root", "seccomp-root.json"},
 		events: []string{"without namespaces (a root directory of its own: "}, nested: true},
-	{name: "no CAP_SYS_PTRACE", prefix: []string{"setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"}, 
+	{name: "no CAP_SYS_PTRACE", prefix: []string{"setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"},
 		mechanism: "namespaces", steps: []string{"/root: permission denied", "--cap-add SYS_PTRACE"},
 		events: []string{"without namespaces (look into a session: "}, nested: true},
 }

@@ -95,6 +95,10 @@ func (m *maker) notices(ctx context.Context, programs []binary) ([]byte, error) 
 	}
 	var b bytes.Buffer
 	b.WriteString("agentsh and agentctl contain the work of others, under the licences below.\n")
+	if _, err := m.ask(ctx, "mod", "download", profileModule); err != nil {
+		return nil, err
+	}
+	list = append(list, module{path: profileModule, version: "packaging/containers/seccomp-*.json"})
 	for _, one := range list {
 		dir, err := m.ask(ctx, "list", "-m", "-f", "{{.Dir}}", one.path)
 		if err != nil {
@@ -119,6 +123,9 @@ func (m *maker) notices(ctx context.Context, programs []binary) ([]byte, error) 
 	b.Write(text)
 	return b.Bytes(), nil
 }
+
+// profileModule has the default profile that those in packaging/containers extend.
+const profileModule = "github.com/moby/profiles/seccomp"
 
 // ask returns the output of the go command.
 func (m *maker) ask(ctx context.Context, args ...string) (string, error) {

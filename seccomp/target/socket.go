@@ -79,6 +79,9 @@ func (t *Target) duplicate(fd int) (int, error) {
 	}
 	defer func() { _ = unix.Close(pidfd) }()
 	own, err := unix.PidfdGetfd(pidfd, fd, 0)
+	if errors.Is(err, unix.EPERM) {
+		return -1, fmt.Errorf("pidfd_getfd: %w (doc/platforms/docker.md has profiles of containers that allow it)", err)
+	}
 	if err != nil {
 		return -1, fmt.Errorf("duplicate descriptor %d of thread %d: %w", fd, t.TID, err)
 	}

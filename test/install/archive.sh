@@ -7,6 +7,10 @@ mkdir -p "$root/opt/agentsh"
 tar -xzf "$file" -C "$root/opt/agentsh"
 [ -f "$root/opt/agentsh/bash_startup.sh" ] || fail "no bash_startup.sh in the root of the archive"
 at=/opt/agentsh
+# shellcheck disable=SC2013 # words, not lines
+for name in $(sed -n 's/^COPY \(.*\) [^ ]*$/\1/p' "$root/opt/agentsh/docker/Dockerfile"); do
+	[ -e "$root/opt/agentsh/$name" ] || fail "the archive has no $name, which its Dockerfile copies"
+done
 expect 0 '"program": "agentsh"' enter "$root" $at/agentsh version --json
 expect 0 'A session can be opened here' enter "$root" $at/agentsh detect
 expect 0 '"program": "agentctl"' enter "$root" $at/agentsh exec --policy $at/policies/default.yaml -- $at/agentctl version --json

@@ -101,7 +101,8 @@ installed() {
 		[ "$(stat -c %a "$1/$f")" = 755 ] || fail "/$f has the wrong mode"
 	done
 	for f in usr/lib/agentsh/bash_startup.sh etc/agentsh/config.yaml etc/agentsh/policies/default.yaml usr/lib/systemd/system/agentsh@.service \
-		usr/share/man/man1/agentsh-exec.1.gz usr/share/bash-completion/completions/agentsh usr/share/doc/agentsh/THIRD_PARTY_NOTICES; do
+		usr/share/man/man1/agentsh-exec.1.gz usr/share/bash-completion/completions/agentsh usr/share/doc/agentsh/THIRD_PARTY_NOTICES \
+		usr/share/agentsh/containers/seccomp-user.json usr/share/agentsh/containers/seccomp-root.json usr/share/agentsh/containers/apparmor; do
 		[ "$(stat -c %a "$1/$f")" = 644 ] || fail "/$f has the wrong mode or is missing"
 	done
 }
