@@ -4,6 +4,7 @@
 #   run.sh PLACE ...      UPDATE=1: record what came out instead
 #
 # Places: musl no-fuse no-userns docker-root docker-user docker-page podman podman-unmasked gvisor gvisor-docker
+#         docker-IMAGE podman-IMAGE, with debian, ubuntu, node, python, golang or alpine as IMAGE
 #         gvisor-page kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
 #
 # CACHE     kernels, root file systems and images, made when they are missing (/var/tmp/agentsh-places)
@@ -31,6 +32,8 @@ trap '[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$work"' EXIT
 . "$here/host.sh"
 # shellcheck source=test/places/containers.sh
 . "$here/containers.sh"
+# shellcheck source=test/places/images.sh
+. "$here/images.sh"
 # shellcheck source=test/places/vm.sh
 . "$here/vm.sh"
 
@@ -79,6 +82,7 @@ one() {
 wants_probes() {
 	[ -x "$corpus/run-all.sh" ] || return 1
 	# The corpus needs root outside, python3 and bash; its programs are built for this machine.
+	case $1 in docker-root | podman | podman-unmasked) ;; docker-* | podman-*) [ "$1" = gvisor-docker ] || return 1 ;; esac
 	case $1 in musl | arm64-* | docker-user | no-userns | *-page) return 1 ;; esac
 }
 
