@@ -238,7 +238,10 @@ var callers = map[string][]string{
 	}, // the second answers a call of its own process
 	"os.StartProcess":  {},
 	"syscall.ForkExec": {"controller/sandbox/host/guard.go"},  // the guard of a host command starts it
-	"syscall.Exec":     {"supervisor/imageroot/imageroot.go"}, // the supervisor itself, after it has entered an image
+	"syscall.Exec": {
+		"supervisor/imageroot/imageroot.go",
+		"internal/shim/packager.go",
+	}, // the supervisor itself, after it has entered an image; a shell for the script of a package, outside of sessions
 }
 
 func TestEachVerbHasOneEntryPoint(t *testing.T) {

@@ -29,7 +29,7 @@ func completions(cmd *cobra.Command) {
 			panic("agentsh: " + cmd.CommandPath() + ": flag " + name + ": " + err.Error())
 		}
 	}
-	if cmd.Name() != "report" { // sessions of a log
+	if cmd.Name() != "report" && cmd.Name() != "install" { // sessions of a log; a kind of session
 		flag("session", completeSessions)
 	}
 	flag("policy", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {

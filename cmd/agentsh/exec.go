@@ -38,6 +38,7 @@ type execOptions struct {
 	network   bool
 	degraded  []string // mechanisms
 	program   string   // the file to execute; empty: what the command names
+	shim      bool     // of a shell: its caller's variables name no directory
 	inherit   bool     // ask for all of this process's environment
 	tty       bool
 	json      bool
@@ -167,7 +168,7 @@ func (o *execOptions) runner(ctx context.Context) (runner, error) {
 
 // runWith runs one command on the caller's streams.
 func (o *execOptions) runWith(ctx context.Context, w runner, argv []string, std stdio) error {
-	request, err := o.request(argv, w.start())
+	request, err := o.request(argv, w)
 	if err != nil {
 		return errors.Join(err, w.close())
 	}
@@ -205,12 +206,17 @@ func unread(r result) result {
 }
 
 // request is the command that the flags describe.
-func (o *execOptions) request(argv []string, cwd string) (wire.ExecRequest, error) {
+func (o *execOptions) request(argv []string, w runner) (wire.ExecRequest, error) {
 	environment, err := o.environment()
 	if err != nil {
 		return wire.ExecRequest{}, err
 	}
-	return wire.ExecRequest{ID: "exec", Argv: argv, Program: o.program, Cwd: cwd, Env: environment, DeadlineMS: o.timeout.Milliseconds()}, nil
+	if s, is := w.(shellRunner); is && o.shim {
+		environment = shimEnvironment(environment, s.workspace())
+	}
+	return wire.ExecRequest{
+		ID: "exec", Argv: argv, Program: o.program, Cwd: w.start(), Env: environment, DeadlineMS: o.timeout.Milliseconds(),
+	}, nil
 }
 
 // exitFailure turns the end of a command into the exit of this one. A denial has
@@ -305,12 +311,16 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	state, err := stateDir()
+	find := stateDir
+	if o.shim {
+		find = shimState
+	}
+	state, err := find()
 	if err != nil {
 		return nil, err
 	}
 	vars := host.PolicyVars(workspace, operator.Vars)
-	if o.program != "" {
+	if o.shim {
 		delete(vars, "USER_HOME") // the caller's variables decide nothing for a shim
 	}
 	p, err := o.findPolicy(operator.Policy, workspace, state, vars)
@@ -416,7 +426,7 @@ func hereIn(workspace string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if here != workspace && !strings.HasPrefix(here, workspace+"/") {
+	if !within(here, workspace) {
 		here = workspace
 	}
 	return here, nil

@@ -66,7 +66,7 @@ func (o *execOptions) captured(ctx context.Context, argv []string, streams wire.
 	if err != nil {
 		return result{}, err
 	}
-	request, err := o.request(argv, w.start())
+	request, err := o.request(argv, w)
 	if err != nil {
 		return result{}, errors.Join(err, w.close())
 	}

@@ -28,7 +28,7 @@ func newServeCommand() *cobra.Command {
 	var config, socket string
 	var root imageroot.Options
 	cmd := &cobra.Command{
-		Use:     "serve {--stream-fd N --bootstrap-fd N | --socket PATH}",
+		Use:     "serve [--stream-fd N --bootstrap-fd N | --socket PATH]",
 		Example: "  agentsh serve --socket /run/agentsh/work.sock",
 		Short:   "Serve a session for a controller",
 		Long: `Serve a session for the controller that started this program.
@@ -36,7 +36,11 @@ func newServeCommand() *cobra.Command {
 The controller describes the session on one descriptor and sends commands over the
 other. Neither arguments nor the environment contain any of it. The session ends with
 the stream. With --socket the session is one of 'agentsh session create', which
-starts this command, and commands arrive over the socket.`,
+starts this command, and commands arrive over the socket.
+
+Without flags it is the entry point of a container whose shells share a session, see
+'agentsh shim install --session shared'. It opens that session, and ends it when it is
+asked to end.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
@@ -55,6 +59,9 @@ starts this command, and commands arrive over the socket.`,
 			options := host.Options{Operator: operator, Build: version, Confine: true} // this process serves one session
 			if socket != "" {
 				return serveSocket(cmd.Context(), socket, options)
+			}
+			if stream == 0 && bootstrap == 0 {
+				return serveShared(cmd.Context())
 			}
 			syscall.CloseOnExec(stream)
 			syscall.CloseOnExec(bootstrap)

@@ -20,6 +20,7 @@ import (
 	"agentsh/internal/shim"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
+	"agentsh/supervisor"
 	"agentsh/supervisor/host"
 )
 
@@ -39,20 +40,28 @@ func shimCommand(ctx context.Context, executable string, argv []string, std stdi
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
-	if !slices.ContainsFunc(shells, func(s shim.Shell) bool { return "/"+s.Path == executable }) {
+	at := slices.IndexFunc(shells, func(s shim.Shell) bool { return "/"+s.Path == executable })
+	if at < 0 {
 		return failure.New(
 			failure.Ours,
 			fmt.Errorf("%s was started as the shell %s, for which it does not stand in", executable, argv[0]),
 			"run 'agentsh shim install'",
 		)
 	}
-	o := execOptions{config: layout.Config, program: executable, inherit: true}
+	if shim.ForPackage() {
+		return failure.New(failure.Ours, shells[at].Become(argv), "")
+	}
+	o := execOptions{config: layout.Config, program: executable, shim: true, inherit: true}
 	o.tty = foreground.IsTerminal(os.Stdin) && foreground.IsTerminal(os.Stdout)
-	p, err := o.openOneShot()
+	w, err := o.shimSession(ctx)
 	if err != nil {
 		return err
 	}
-	return o.runWith(ctx, p, argv, std)
+	if here, err := os.Getwd(); err != nil || !within(here, w.workspace()) {
+		fmt.Fprintf(std.err, "agentsh: note: %s is not in the workspace %s: the shell starts in %s\n",
+			orDefault(here, "the current directory"), w.workspace(), w.start())
+	}
+	return o.runWith(ctx, w, argv, std)
 }
 
 // newShimCommand replaces shells by agentsh.
@@ -69,24 +78,28 @@ shells are themselves.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var root, policyFile string
+	var root string
+	var i installation
 	var asJSON bool
 	cmd.PersistentFlags().StringVar(&root, "root", "/", "`DIR` of the image")
 	install := &cobra.Command{
-		Use: "install [--root DIR] [--policy FILE]", Short: "Replace /bin/sh and /bin/bash", Args: cobra.NoArgs,
+		Use: "install [flags]", Short: "Replace /bin/sh and /bin/bash", Args: cobra.NoArgs,
 		Example: "  agentsh shim install\n" +
-			"  agentsh shim install --root /srv/image --policy /etc/agentsh/policies/ci-strict.yaml",
+			"  agentsh shim install --root /srv/image --policy /etc/agentsh/policies/ci-strict.yaml --workspace /work\n" +
+			"  agentsh shim install --session shared",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return installShim(cmd.OutOrStdout(), root, policyFile)
+			return i.install(cmd.OutOrStdout(), root)
 		},
 	}
-	install.Flags().StringVarP(
-		&policyFile,
-		"policy",
-		"p",
-		"",
-		"write the configuration of an image that has none, with a copy of this policy `FILE`",
-	)
+	install.Flags().StringVarP(&i.policy, "policy", "p", "",
+		"write the configuration of an image that has none, with a copy of this policy `FILE`")
+	install.Flags().StringVarP(&i.workspace, "workspace", "w", "", "with --policy: the workspace, an absolute `DIR` of the image")
+	install.Flags().StringVar(&i.session, "session", "",
+		"`KIND` of session: own (one for each shell) or shared (one for all shells of a user); default: what it was, else own")
+	if err := install.RegisterFlagCompletionFunc("session",
+		cobra.FixedCompletions([]string{shim.Own, shim.Shared}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic("agentsh: shim install: " + err.Error())
+	}
 	status := &cobra.Command{
 		Use: "status [--root DIR] [--json]", Short: "Tell what is in place, by digests", Args: cobra.NoArgs,
 		Example: "  agentsh shim status --json",
@@ -113,18 +126,39 @@ shells are themselves.`,
 	return cmd
 }
 
-// installShim replaces the shells of an image whose configuration holds: with
-// any other, nothing would run in it any more.
-func installShim(w io.Writer, root, policyFile string) error {
-	if policyFile != "" {
-		if err := configureImage(root, policyFile); err != nil {
+// installation are the flags of shim install.
+type installation struct{ policy, workspace, session string }
+
+// install replaces the shells of an image whose configuration holds: with any other,
+// nothing would run in it any more.
+func (i installation) install(w io.Writer, root string) error {
+	switch {
+	case !slices.Contains([]string{"", shim.Own, shim.Shared}, i.session):
+		return failure.Usagef("--session %s: own or shared", i.session)
+	case i.workspace != "" && (i.policy == "" || !filepath.IsAbs(i.workspace)):
+		return failure.Usagef("--workspace %s: an absolute path, together with --policy", i.workspace)
+	}
+	if i.policy != "" {
+		if err := configureImage(root, i.policy, i.workspace); err != nil {
 			return failure.New(failure.Ours, err, "")
 		}
 	}
-	if err := checkImage(root); err != nil {
-		return failure.New(failure.Ours, err, "name a policy in "+filepath.Join(root, layout.Config)+", or install with --policy FILE")
+	operator, err := checkImage(root)
+	config := filepath.Join(root, layout.Config)
+	if err != nil {
+		return failure.New(failure.Ours, err, "name a policy in "+config+", or install with --policy FILE")
 	}
-	states, err := shim.Install(root, "/proc/self/exe")
+	session := i.session
+	if session == "" {
+		if session, err = shim.Session(root); err != nil {
+			return failure.New(failure.Ours, err, "")
+		}
+	}
+	if session == shim.Shared && operator.Workspace == "" {
+		return failure.New(failure.Ours, fmt.Errorf("%s names no workspace, and shells that share a session work in one", config),
+			"add 'sandbox: {workspace: DIR}'")
+	}
+	states, err := shim.Install(root, "/proc/self/exe", i.session)
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
@@ -135,7 +169,7 @@ func installShim(w io.Writer, root, policyFile string) error {
 const imagePolicy = "etc/agentsh/policy.yaml"
 
 // configureImage writes the configuration of an image that has none.
-func configureImage(root, policyFile string) error {
+func configureImage(root, policyFile, workspace string) error {
 	data, err := os.ReadFile(policyFile)
 	if err != nil {
 		return fmt.Errorf("policy: %w", err)
@@ -155,26 +189,35 @@ func configureImage(root, policyFile string) error {
 	if err := r.WriteFile(imagePolicy, data, 0o644); err != nil {
 		return err
 	}
-	return r.WriteFile(config, []byte("version: 1\npolicy: /"+imagePolicy+"\n"), 0o644)
+	text := "version: 1\npolicy: /" + imagePolicy + "\n"
+	if workspace != "" {
+		quoted, err := json.Marshal(workspace)
+		if err != nil {
+			return err
+		}
+		text += "sandbox: {workspace: " + string(quoted) + "}\n"
+	}
+	return r.WriteFile(config, []byte(text), 0o644)
 }
 
 // checkImage reads the configuration and the policy of an image as the shim will.
-func checkImage(root string) error {
+func checkImage(root string) (supervisor.OperatorConfig, error) {
 	operator, err := host.ReadConfig(filepath.Join(root, layout.Config), false)
 	if err != nil {
-		return err
+		return operator, err
 	}
 	if !filepath.IsAbs(operator.Policy) {
-		return fmt.Errorf("%s names no policy by an absolute path", filepath.Join(root, layout.Config))
+		return operator, fmt.Errorf("%s names no policy by an absolute path", filepath.Join(root, layout.Config))
 	}
 	read := func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(root, name)) }
 	data, err := read(operator.Policy)
 	if err != nil {
-		return err
+		return operator, err
 	}
-	_, err = syntax.Load(policy.Source{Name: operator.Policy, Data: data},
-		syntax.Options{Vars: host.PolicyVars(orDefault(operator.Workspace, "/workspace"), operator.Vars), OutsideWorkspace: true, ReadFile: read})
-	return err
+	vars := host.PolicyVars(orDefault(operator.Workspace, "/workspace"), operator.Vars)
+	delete(vars, "USER_HOME") // a shim has none
+	_, err = syntax.Load(policy.Source{Name: operator.Policy, Data: data}, syntax.Options{Vars: vars, OutsideWorkspace: true, ReadFile: read})
+	return operator, err
 }
 
 // printStates prints the state of each shell; an unsound one is a failure.

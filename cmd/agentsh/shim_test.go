@@ -15,7 +15,7 @@ const image = `set -eu
 root=$1; agentsh=$2
 mkdir -p "$root"/usr/bin "$root"/usr/lib64 "$root"/etc "$root"/tmp "$root"/proc "$root"/dev "$root"/work
 for link in bin lib lib64; do mkdir -p "$root/usr/$link"; ln -s "usr/$link" "$root/$link"; done
-for program in bash dash env cat id readlink; do
+for program in bash dash env cat id readlink mkfifo; do
 	cp /usr/bin/$program "$root/usr/bin/"
 	for library in $(ldd /usr/bin/$program | grep -o '/[^ ]*'); do
 		mkdir -p "$root/usr$(dirname "${library#/usr}")"
@@ -24,6 +24,9 @@ for program in bash dash env cat id readlink; do
 done
 ln -s dash "$root/usr/bin/sh"
 cp "$agentsh" "$root/usr/bin/agentsh"
+cp "$root/usr/bin/dash" "$root/usr/bin/dpkg"; cp "$root/usr/bin/dash" "$root/work/dpkg"; mkdir "$root/work/sub"
+printf '#!/bin/sh\n{ echo >/etc/installed; } 2>/dev/null && echo installed || { echo not installed; exit 1; }\n' >"$root/work/postinst"
+chmod 755 "$root/work/postinst"
 printf '#!/bin/bash\nread -r line; echo "script $* $line"; exit 3\n' >"$root/work/script"
 chmod 755 "$root/work/script"
 cat >"$root/etc/policy.yaml" <<'EOF'
@@ -131,6 +134,21 @@ func TestTheShellsOfAnImageAreConfined(t *testing.T) {
 			"/bin/bash is login\n",
 			0,
 		},
+		{"the session's home", "", []string{"/usr/bin/env", "HOME=/root", "/bin/sh", "-c", "echo home $HOME"}, "home /home/sandbox\n", 0},
+		{"a home in the workspace", "", []string{"/usr/bin/env", "HOME=/work", "/bin/sh", "-c", "cd; pwd"}, "/work\n", 0},
+		{
+			"a directory outside the workspace",
+			"",
+			[]string{"/usr/bin/env", "-C", "/usr", "/bin/sh", "-c", "pwd"},
+			"agentsh: note: /usr is not in the workspace /work: the shell starts in /work\n/work\n",
+			0,
+		},
+		{"a directory of the workspace", "", []string{"/usr/bin/env", "-C", "/work/sub", "/bin/sh", "-c", "pwd"}, "/work/sub\n", 0},
+		{"the script of a package", "", []string{"/usr/bin/dpkg", "-c", "/work/postinst; exit $?"}, "installed\n", 0},
+		{"a shell of a package's script", "", []string{"/usr/bin/dpkg", "-c", "/bin/bash -c '/bin/sh -c /work/postinst; exit $?'; exit $?"},
+			"installed\n", 0},
+		{"what another program of that name starts", "", []string{"/work/dpkg", "-c", "/bin/sh -c /work/postinst; exit $?"},
+			"not installed\n", 1},
 		{
 			"the environment is filtered",
 			"",
@@ -164,6 +182,7 @@ func TestTheShellsOfAnImageAreConfined(t *testing.T) {
 			}
 		})
 	}
+	shareASession(t, root)
 }
 
 // escapes is a script that says how it is held: the refusal of id, whose status

@@ -28,6 +28,22 @@ func stateDir() (layout.State, error) {
 	return dir, nil
 }
 
+// shimState is the state directory for a shim: also a user whose home cannot have one
+// has a session.
+func shimState() (layout.State, error) {
+	dir, err := layout.FindState(os.Getenv, os.Geteuid())
+	if err == nil {
+		err = dir.Make()
+	}
+	if err != nil && os.Geteuid() != 0 {
+		dir, err = layout.FallbackState(os.Geteuid())
+	}
+	if err != nil {
+		return "", failure.New(failure.Ours, err, "")
+	}
+	return dir, nil
+}
+
 // openStore opens the caller's checkpoints, previous content and trash.
 func openStore() (*snapshot.Store, error) {
 	dir, err := stateDir()

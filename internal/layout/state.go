@@ -43,6 +43,12 @@ func FindState(getenv func(string) string, uid int) (State, error) {
 // scratchState begins state directories in a directory that everybody can write to.
 const scratchState = "/var/tmp/agentsh-"
 
+// FallbackState makes the state directory of a user whose home cannot have one.
+func FallbackState(uid int) (State, error) {
+	s := State(scratchState + strconv.Itoa(uid))
+	return s, s.Make()
+}
+
 // Make makes the directory for its owner only, if it is missing. It refuses one in
 // /var/tmp that somebody else has made.
 func (s State) Make() error {

@@ -16,8 +16,9 @@ import (
 
 // Install replaces the shells of a root directory by the program. It can be run
 // again at any time: installed shims stay, a shell that a package has replaced
-// since is set aside anew, and another program replaces the present one.
-func Install(rootDir, self string) ([]State, error) {
+// since is set aside anew, and another program replaces the present one. session is
+// [Own], [Shared] or, to leave what is there, empty.
+func Install(rootDir, self, session string) ([]State, error) {
 	root, err := os.OpenRoot(rootDir)
 	if err != nil {
 		return nil, err
@@ -30,7 +31,7 @@ func Install(rootDir, self string) ([]State, error) {
 	if err := root.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make %s: %w", dir, err)
 	}
-	if err := root.Chmod(dir, 0o711); err != nil {
+	if err := root.Chmod(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make %s: %w", dir, err)
 	}
 	found, err := find(root)
@@ -43,6 +44,9 @@ func Install(rootDir, self string) ([]State, error) {
 	}
 	if err := r.plan(fresh, self); err != nil {
 		return nil, err
+	}
+	if session != "" {
+		r.Session = session
 	}
 	if err := r.write(root); err != nil { // first: it distinguishes a shim of any age from a shell
 		return nil, err

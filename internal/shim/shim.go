@@ -28,6 +28,9 @@ const (
 	program  = dir + "/agentsh" // the program that the shims are links of
 )
 
+// Program is the file that the shims are links of, under a name that is no shell's.
+const Program = "/" + program
+
 // maxManifest bounds the manifest, in bytes.
 const maxManifest = 1 << 20
 
@@ -58,7 +61,8 @@ type Entry struct {
 // record is the manifest.
 type record struct {
 	Version  int      `json:"version"`
-	Programs []string `json:"programs_sha256"` // all that were ever put in place, the last one last
+	Session  string   `json:"session,omitempty"` // [Own], [Shared]; empty: Own
+	Programs []string `json:"programs_sha256"`   // all that were ever put in place, the last one last
 	Entries  []Entry  `json:"entries"`
 }
 
@@ -73,6 +77,31 @@ type State struct {
 type Shell struct {
 	Path string // of the shim, below the root
 	Real string // of the original, below the root
+}
+
+// Sessions in which shells run.
+const (
+	Own    = "own"    // each shell has a session of its own
+	Shared = "shared" // the shells of one user have one session
+)
+
+// Session returns what the manifest of a root directory says: [Own] or [Shared].
+func Session(rootDir string) (string, error) {
+	root, err := os.OpenRoot(rootDir)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = root.Close() }() // a directory
+	r, err := read(root)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("shim: %w", err)
+	case r.Session == "" || r.Session == Own:
+		return Own, nil
+	case r.Session == Shared:
+		return Shared, nil
+	}
+	return "", fmt.Errorf("shim: %s: session %q, this build knows %s and %s", manifest, r.Session, Own, Shared)
 }
 
 // read returns the manifest; without one an empty one.

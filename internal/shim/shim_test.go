@@ -79,14 +79,14 @@ func TestShellsAreReplacedAndPutBack(t *testing.T) {
 			before := picture(t, root)
 			self := programFile(t, "agentsh 1")
 			for range 2 { // the second time changes nothing
-				states, err := Install(root, self)
+				states, err := Install(root, self, "")
 				if err != nil {
 					t.Fatal(err)
 				}
 				checkSound(t, states, len(tt.want))
 				checkShells(t, root, tt.want)
 			}
-			states, err := Install(root, programFile(t, "agentsh 2"))
+			states, err := Install(root, programFile(t, "agentsh 2"), "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,7 +171,7 @@ func picture(t testing.TB, root string) string {
 func TestAShellReplacedByAPackageIsNotTheShim(t *testing.T) {
 	root := makeRoot(t, "usr/bin/", "bin -> usr/bin", "usr/bin/bash", "usr/bin/sh -> bash")
 	self := programFile(t, "agentsh")
-	if _, err := Install(root, self); err != nil {
+	if _, err := Install(root, self, ""); err != nil {
 		t.Fatal(err)
 	}
 	upgraded := filepath.Join(root, "usr/bin/bash")
@@ -185,7 +185,7 @@ func TestAShellReplacedByAPackageIsNotTheShim(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(states, func(s State) bool { return s.Path == "/usr/bin/bash" && !s.Sound }) {
 		t.Errorf("%+v %v", states, err)
 	}
-	if states, err = Install(root, self); err != nil {
+	if states, err = Install(root, self, ""); err != nil {
 		t.Fatal(err)
 	}
 	checkSound(t, states, 2)
@@ -199,7 +199,7 @@ func TestAShellReplacedByAPackageIsNotTheShim(t *testing.T) {
 
 func TestAMissingOrChangedOriginalIsReported(t *testing.T) {
 	root := makeRoot(t, "bin/", "bin/sh")
-	if _, err := Install(root, programFile(t, "agentsh")); err != nil {
+	if _, err := Install(root, programFile(t, "agentsh"), ""); err != nil {
 		t.Fatal(err)
 	}
 	saved := filepath.Join(root, "usr/lib/agentsh/shells/bin-sh")
@@ -234,7 +234,7 @@ func TestRootsThatAreRefused(t *testing.T) {
 		root := makeRoot(t, files...)
 		before := picture(t, root)
 		self := programFile(t, "bin/sh") // of the same content
-		if _, err := Install(root, self); err == nil {
+		if _, err := Install(root, self, ""); err == nil {
 			t.Errorf("%s: installed", name)
 		} else {
 			t.Logf("%s: %v", name, err)
@@ -290,7 +290,7 @@ func TestKilledAnywhere(t *testing.T) {
 				root := makeRoot(t, layouts["a merged /usr with dash"].files...)
 				before := picture(t, root)
 				if do == "uninstall" {
-					if _, err := Install(root, self); err != nil {
+					if _, err := Install(root, self, ""); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -316,7 +316,7 @@ func killedHere(t *testing.T, root string) {
 	defer runtime.UnlockOSThread()
 	var err error
 	if os.Getenv("AGENTSH_TEST_SHIM") == "install" {
-		_, err = Install(root, os.Getenv("AGENTSH_TEST_SHIM_PROGRAM"))
+		_, err = Install(root, os.Getenv("AGENTSH_TEST_SHIM_PROGRAM"), "")
 	} else {
 		err = Uninstall(root)
 	}
@@ -373,7 +373,7 @@ func checkAfterKill(t *testing.T, root, self, before string) {
 			t.Errorf("%s is %q, %v", name, data, err)
 		}
 	}
-	if states, err := Install(root, self); err != nil {
+	if states, err := Install(root, self, ""); err != nil {
 		t.Error(err)
 	} else {
 		checkSound(t, states, 2)

@@ -58,7 +58,7 @@ func startDaemon(ctx context.Context, v *reservation, config string, boot wire.B
 	if config != "" {
 		argv = append(argv, "--config", config)
 	}
-	server, err := launch.StartDetached(argv, output, []launch.Donation{
+	server, err := launch.StartDetached(v.program, argv, output, []launch.Donation{
 		{Name: donatedBoot, File: description}, {Name: donatedReady, File: tell}, {Name: donatedLock, File: v.lock}})
 	tell.Close()
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,11 +20,17 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
+	"agentsh/seccomp/target"
 )
 
 // Registry lists the running sessions of one user. Each has a directory of its
 // name, which its supervisor locks for as long as it lives.
-type Registry struct{ dir string }
+type Registry struct {
+	dir string
+	// Program is the file of agentsh that supervises new sessions; empty: this program's.
+	// A shim cannot: started again, it is a shell.
+	Program string
+}
 
 // Files of a session's directory.
 const (
@@ -75,6 +82,11 @@ func OpenRegistry() (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
+	return OpenRegistryIn(dir)
+}
+
+// OpenRegistryIn opens the registry of this user in a directory.
+func OpenRegistryIn(dir string) (*Registry, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("runtime directory: %w", err)
 	}
@@ -85,7 +97,7 @@ func OpenRegistry() (*Registry, error) {
 	if owner := int(info.Sys().(*syscall.Stat_t).Uid); !info.IsDir() || owner != os.Geteuid() || info.Mode().Perm() != 0o700 {
 		return nil, fmt.Errorf("runtime directory %s is not a directory of mode 0700 of user %d", dir, os.Geteuid())
 	}
-	r := &Registry{dir}
+	r := &Registry{dir: dir}
 	return r, r.sweep()
 }
 
@@ -126,6 +138,7 @@ func (r *Registry) removeDead(name string) {
 type reservation struct {
 	name, dir string
 	lock      *os.File
+	program   string // of the supervisor; empty: this one
 }
 
 // reserve takes a name: its directory appears locked and complete, or not at all.
@@ -154,7 +167,7 @@ func (r *Registry) reserve(name string, keys sessionKeys) (*reservation, error) 
 	}
 	switch {
 	case err == nil:
-		return &reservation{name, dir, lock}, nil
+		return &reservation{name, dir, lock, r.Program}, nil
 	case errors.Is(err, unix.EEXIST):
 		err = errors.New("a session of this name runs, or is just being made")
 	}
@@ -251,10 +264,121 @@ func (r *Registry) Attach(ctx context.Context, name, build string) (*channel.Cli
 	return client, one, nil
 }
 
+// Described is a session that is asked for.
+type Described struct {
+	Config string // the operator's configuration file; empty: the default
+	Boot   wire.Bootstrap
+}
+
+// Join connects to the session of a name. Where there is none it makes the one that
+// describe describes. One process makes a session of a name, and others wait for it.
+func (r *Registry) Join(ctx context.Context, name, build string, describe func() (Described, error)) (*channel.Client, Running, error) {
+	client, one, err := r.attachLiving(ctx, name, build)
+	if !errors.Is(err, ErrNoSession) {
+		return client, one, err
+	}
+	making, err := r.making(ctx, name)
+	if err != nil {
+		return nil, one, err
+	}
+	defer making.Close()
+	client, one, err = r.attachLiving(ctx, name, build) // another process may have made it
+	if !errors.Is(err, ErrNoSession) {
+		return client, one, err
+	}
+	if err := r.AwaitEnd(ctx, name); err != nil {
+		return nil, one, err
+	}
+	d, err := describe()
+	if err != nil {
+		return nil, one, err
+	}
+	if _, err := r.create(ctx, name, d.Config, d.Boot); err != nil {
+		return nil, one, err
+	}
+	return r.Attach(ctx, name, build)
+}
+
+// attachLiving is Attach, where a supervisor that dies meanwhile means no session.
+func (r *Registry) attachLiving(ctx context.Context, name, build string) (*channel.Client, Running, error) {
+	client, one, err := r.Attach(ctx, name, build)
+	broken := errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
+	if !broken || one.PID == 0 {
+		return client, one, err
+	}
+	supervisor, openErr := openProcess(one.PID)
+	if openErr != nil {
+		return nil, one, errors.Join(err, openErr)
+	}
+	defer supervisor.Close()
+	if id, missing := target.Identify(one.PID); missing == nil && id.Start == one.StartTime && supervisor.wait(ctx, destroyBound) != nil {
+		return nil, one, err // it lives
+	}
+	return nil, one, fmt.Errorf("session %s: %w: %w", name, ErrNoSession, err)
+}
+
+// making takes the lock of whoever makes a session of a name.
+func (r *Registry) making(ctx context.Context, name string) (*os.File, error) {
+	if !sessionName().MatchString(name) {
+		return nil, fmt.Errorf("session name %.64q: 1 to 32 lower case letters, digits, _ and -, no sign first", name)
+	}
+	return awaitLock(ctx, filepath.Join(r.dir, ".making-"+name), os.O_CREATE)
+}
+
+// AwaitEnd waits until no process has the name of a session, and removes what a killed
+// one left.
+func (r *Registry) AwaitEnd(ctx context.Context, name string) error {
+	lock, err := awaitLock(ctx, filepath.Join(r.dir, name, statedir.LockName), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	lock.Close()
+	r.removeDead(name)
+	return nil
+}
+
+// awaitLock locks a file, and waits for the process that has locked it.
+func awaitLock(ctx context.Context, name string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|unix.O_NOFOLLOW|flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() { // ends when the lock is free
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		for errors.Is(err, unix.EINTR) {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), f.Close())
+		}
+		return f, nil
+	case <-ctx.Done():
+		go func() { <-done; f.Close() }() // the file must stay open for the call
+		return nil, fmt.Errorf("wait for %s: %w", name, ctx.Err())
+	}
+}
+
 // Create starts a session with a supervisor of its own, which outlives this
 // process, and returns when it is ready. boot describes the session; its keys
 // are made here. config is the operator's configuration file; empty: the default.
 func (r *Registry) Create(ctx context.Context, name, config string, boot wire.Bootstrap) (Running, error) {
+	making, err := r.making(ctx, name)
+	if err != nil {
+		return Running{}, err
+	}
+	defer making.Close()
+	return r.create(ctx, name, config, boot)
+}
+
+func (r *Registry) create(ctx context.Context, name, config string, boot wire.Bootstrap) (Running, error) {
 	keys, err := makeKeys(&boot)
 	if err != nil {
 		return Running{}, err

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -59,11 +60,11 @@ func startServer(name string, extra []Donation, first []*os.File, attributes *sy
 	}, extra)
 }
 
-// StartDetached executes this program again with an argument vector and passes it
+// StartDetached executes a program (empty: this one) with an argument vector and passes it
 // descriptors, as StartServer does. The process has a session of its own and outlives this
 // one. output is its standard output and error. Its environment has only TMPDIR and
 // XDG_RUNTIME_DIR.
-func StartDetached(argv []string, output *os.File, extra []Donation) (*Server, error) {
+func StartDetached(program string, argv []string, output *os.File, extra []Donation) (*Server, error) {
 	environment := []string{}
 	for _, name := range []string{"TMPDIR", "XDG_RUNTIME_DIR"} {
 		if dir, set := os.LookupEnv(name); set {
@@ -71,7 +72,7 @@ func StartDetached(argv []string, output *os.File, extra []Donation) (*Server, e
 		}
 	}
 	return startProgram(&exec.Cmd{
-		Args: argv, Env: environment, Dir: "/", Stdout: output, Stderr: output, SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+		Path: program, Args: argv, Env: environment, Dir: "/", Stdout: output, Stderr: output, SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}, extra)
 }
 
@@ -91,7 +92,7 @@ func startProgram(cmd *exec.Cmd, extra []Donation) (*Server, error) {
 		d.Names = append(d.Names, x.Name)
 		files = append(files, x.File)
 	}
-	cmd.Path, cmd.ExtraFiles = "/proc/self/exe", files
+	cmd.Path, cmd.ExtraFiles = cmp.Or(cmd.Path, "/proc/self/exe"), files
 	b, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)

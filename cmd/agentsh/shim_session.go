@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/layout"
+	"agentsh/internal/shim"
+	"agentsh/supervisor/host"
+)
+
+// sharedName is the name of the session that the shells of a user share.
+const sharedName = "shim"
+
+// shellRunner runs the shell that a shim stands in for.
+type shellRunner interface {
+	runner
+	workspace() string
+}
+
+func (p *oneShot) workspace() string  { return p.config.Files.Governed[0].Path }
+func (a *attached) workspace() string { return a.one.Workspace }
+
+// shimSession opens the session of a shim: its own, or the shared one.
+func (o *execOptions) shimSession(ctx context.Context) (shellRunner, error) {
+	session, err := shim.Session("/")
+	if err != nil {
+		return nil, failure.New(failure.Ours, err, "")
+	}
+	if session == shim.Own {
+		return o.openOneShot()
+	}
+	registry, err := sharedRegistry()
+	if err != nil {
+		return nil, failure.New(failure.Ours, err, "")
+	}
+	return o.joinShared(ctx, registry)
+}
+
+// joinShared connects to the session of this user's shells, and starts it where there is
+// none.
+func (o *execOptions) joinShared(ctx context.Context, registry *host.Registry) (*attached, error) {
+	client, one, err := registry.Join(ctx, sharedName, version, func() (host.Described, error) {
+		plan, err := o.plan()
+		if err != nil {
+			return host.Described{}, err
+		}
+		o.tell(plan)
+		boot, err := o.bootstrap(plan)
+		return host.Described{Config: o.config, Boot: boot}, err
+	})
+	if f := (*failure.Failure)(nil); errors.As(err, &f) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, failure.New(failure.Ours, err, "")
+	}
+	a := &attached{client: client, one: one}
+	if a.cwd, err = hereIn(one.Workspace); err != nil {
+		return nil, failure.New(failure.Ours, errors.Join(err, client.Close()), "")
+	}
+	return a, nil
+}
+
+// sharedRegistry is where the shared session of this user is: always in the same place,
+// whatever a caller's variables say.
+func sharedRegistry() (*host.Registry, error) {
+	dir := "/run/agentsh"
+	if os.Geteuid() != 0 {
+		state, err := layout.FallbackState(os.Geteuid())
+		if err != nil {
+			return nil, err
+		}
+		dir = filepath.Join(string(state), "run/agentsh")
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { // below a directory of this user alone, or /run
+		return nil, fmt.Errorf("runtime directory: %w", err)
+	}
+	registry, err := host.OpenRegistryIn(dir)
+	if err != nil {
+		return nil, err
+	}
+	registry.Program = shim.Program
+	return registry, nil
+}
+
+// serveShared is the entry point of a container whose shells share a session: it opens
+// the session and ends it when this process is asked to end.
+func serveShared(ctx context.Context) error {
+	session, err := shim.Session("/")
+	if err == nil && session != shim.Shared {
+		err = errors.New("no --bootstrap-fd, and the shells of this machine share no session")
+	}
+	if err != nil {
+		return failure.New(failure.Ours, err,
+			"agentctl starts this command; 'agentsh shim install --session shared' makes it the entry point of a container")
+	}
+	o := execOptions{config: layout.Config, shim: true}
+	registry, err := sharedRegistry()
+	if err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
+	a, err := o.joinShared(ctx, registry)
+	if err == nil {
+		err = errors.Join(a.close(), registry.AwaitEnd(ctx, sharedName))
+	}
+	if ctx.Err() == nil {
+		if err == nil {
+			err = failure.New(failure.Ours, errors.New("the session has ended"), "'agentsh events "+a.one.Audit+"' says why")
+		}
+		return err
+	}
+	if err := registry.Destroy(context.WithoutCancel(ctx), sharedName); err != nil && !errors.Is(err, host.ErrNoSession) {
+		return failure.New(failure.Ours, err, "")
+	}
+	return nil
+}
+
+// shimEnvironment is the environment that a shell asks for: that of its caller, without
+// a home that the session does not have.
+func shimEnvironment(environment []string, workspace string) []string {
+	return slices.DeleteFunc(environment, func(e string) bool {
+		home, is := strings.CutPrefix(e, "HOME=")
+		return is && !within(home, workspace)
+	})
+}
+
+// within reports whether a path is a directory or lies below it.
+func within(name, dir string) bool {
+	return name == dir || strings.HasPrefix(name, dir+"/")
+}
