@@ -14,7 +14,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all alike learn help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents soak
+.PHONY: all alike learn services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places kernels suites suites-smoke clean
 
 all: build
@@ -81,6 +81,11 @@ commands: ## the part of harmless commands that hooks refuse: a minute
 # What explain, replay and test say about 1,000 generated programs, and what a session does.
 alike: deps-check ## 1,000 programs as explain, replay and test find them, and as a session does: a minute
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ALIKE=1000 $(GO) test -count=1 -v -run TestAuthorsAndSessions ./cmd/agentsh/policycmd
+
+# Postgres and Redis of Debian outside, their clients in sessions.
+services: deps-check ## databases of the machine, reached from sessions by a rule for localhost: a minute
+	packaging/deps.sh services
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_SERVICES=1 $(GO) test -count=1 -v -run TestDatabasesOfTheMachine ./supervisor
 
 # Record, learn and run again: eight stacks, each under six of the shipped policies.
 learn: deps-check ## policies learned from eight stacks under six policies: 5 minutes

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a set of make targets needs: build, check, packages, bench,
-# places, places-arm64, browser, coherence, learn, suites.
+# places, places-arm64, browser, coherence, learn, services, suites.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -51,6 +51,7 @@ for set in "$@"; do
 		want rustc # sessions see no ~/.cargo
 		tool javac default-jdk-headless
 		;;
+	services) for p in postgresql redis-server redis-tools; do want "$p"; done ;;
 	browser)
 		tool chromium chromium
 		want fonts-dejavu-core
@@ -61,7 +62,7 @@ for set in "$@"; do
 		tool chromium chromium
 		;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64, browser, coherence, learn or suites" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64, browser, coherence, learn, services or suites" >&2
 		exit 2
 		;;
 	esac

@@ -192,6 +192,10 @@ func prefixes(texts ...string) []netip.Prefix {
 	return out
 }
 
+// Guarded reports whether only a rule that names an address allows it: one of loopback, for
+// example, or of a private network.
+func Guarded(a netip.Addr) bool { return guard(HostOf(a).addr) >= 0 }
+
 // guard returns the index in guarded of the network that contains a, or -1.
 func guard(a netip.Addr) int {
 	for i := range guarded {

@@ -80,6 +80,9 @@ func (q *NetworkRequest) destination() (destination, reason) {
 	if to.domain == "" && !to.addr.IsValid() {
 		return to, reason{text: "the request names no destination"}
 	}
+	if to.domain == "" && (to.addr.IsLoopback() || to.addr.IsUnspecified()) {
+		to.domain = "localhost" // programs find its address in the hosts file, and ask no name server
+	}
 	if q.Port < 0 || q.Port > 65535 {
 		return to, reason{text: "the port is not known"}
 	}

@@ -112,7 +112,11 @@ func (l *learner) event(e wire.Event) error {
 				l.files[q.Path] |= policy.OpWrite // the same open, one event
 			}
 		case *policy.NetworkRequest:
-			add(l.hosts, fmt.Sprintf("%s %d", q.Protocol, q.Port), q.Host())
+			key := fmt.Sprintf("%s %d", q.Protocol, q.Port)
+			add(l.hosts, key, q.Host())
+			if q.Domain != "" && q.Addr.IsValid() && policy.Guarded(q.Addr) {
+				add(l.hosts, key, q.Addr.String()) // a rule for the name alone does not allow it
+			}
 		case *policy.UnixSocketRequest:
 			add(l.sockets, q.Op, q.Path)
 		case *policy.SignalRequest:

@@ -109,7 +109,12 @@ func netEvent(e wire.Event) []policy.Request {
 	if e.Target == "" && e.Path != "" {
 		return []policy.Request{&policy.UnixSocketRequest{Path: e.Path, Op: e.Op}}
 	}
-	host, port, err := net.SplitHostPort(e.Target)
+	// A connection by an address has the name, too: "example.com at 192.0.2.1:443".
+	name, at, named := strings.Cut(e.Target, " at ")
+	if !named {
+		at = e.Target
+	}
+	host, port, err := net.SplitHostPort(at)
 	if err != nil {
 		return nil
 	}
@@ -126,10 +131,24 @@ func netEvent(e wire.Event) []policy.Request {
 	} else {
 		q.Domain = strings.ToLower(host)
 	}
+	if named {
+		q.Domain = strings.ToLower(name)
+	}
+	if reached, err := netip.ParseAddrPort(address(e)); err == nil && !q.Addr.IsValid() {
+		q.Addr = reached.Addr()
+	}
 	if e.Process != nil {
 		q.Binary = e.Process.Exe
 	}
 	return []policy.Request{q}
+}
+
+// address is the address that a connection reached, with its port.
+func address(e wire.Event) string {
+	if e.Net == nil {
+		return ""
+	}
+	return e.Net.Address
 }
 
 // signalEvent parses a target: the relation, then the process id and the

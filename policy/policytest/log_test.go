@@ -176,6 +176,32 @@ func TestLearnSaysWhatALogDoesNotHave(t *testing.T) {
 	}
 }
 
+// A connection by an address has its name in the log, and one by a name its address.
+func TestLearnKnowsTheNameAndTheAddressOfAConnection(t *testing.T) {
+	const log = `{"type":"net","phase":"end","target":"store.test at 198.51.100.7:443","decision":"allow","net":{"id":1,"address":"198.51.100.7:443"}}
+{"type":"net","phase":"end","target":"localhost at [::1]:5432","decision":"allow","net":{"id":2,"address":"[::1]:5432"}}
+{"type":"net","phase":"end","target":"inner.test:443","decision":"allow","net":{"id":3,"address":"10.1.2.3:443"}}
+`
+	text, _, err := learnText(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := mustLoad(t, string(text))
+	for _, q := range []*policy.NetworkRequest{
+		{Domain: "store.test", Addr: netip.MustParseAddr("198.51.100.7"), Port: 443, Protocol: "tcp"},
+		{Addr: netip.MustParseAddr("::1"), Port: 5432, Protocol: "tcp"},
+		{Domain: "inner.test", Addr: netip.MustParseAddr("10.1.2.3"), Port: 443, Protocol: "tcp"},
+	} {
+		if d, why := p.Evaluate(q); !d.Permits() {
+			t.Errorf("%s: %s\n%s", Describe(q), why.Message, text)
+		}
+	}
+	other := &policy.NetworkRequest{Domain: "other.test", Addr: netip.MustParseAddr("198.51.100.7"), Port: 443, Protocol: "tcp"}
+	if d, _ := p.Evaluate(other); d.Permits() {
+		t.Errorf("another name is allowed\n%s", text)
+	}
+}
+
 func TestReplayJudgesARecordedSession(t *testing.T) {
 	p := mustLoad(
 		t,

@@ -281,6 +281,13 @@ func (p *Proxy) Forbidden(to netip.AddrPort, caller Caller) bool {
 	return true
 }
 
+// Permits reports whether some rule permits a connection to an address, or has a person
+// asked. It records nothing: the connection is judged when it arrives.
+func (p *Proxy) Permits(to netip.AddrPort, caller Caller) bool {
+	d := p.judge.host(origin{caller, viaTransparent}, destination{policy.HostOf(to.Addr()), to.Port()})
+	return !d.Forbidden()
+}
+
 // Connections returns the connections that are open, oldest first.
 func (p *Proxy) Connections() []wire.Connection {
 	flows := p.open.openFlows()

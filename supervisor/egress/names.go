@@ -18,6 +18,7 @@ import (
 type names struct {
 	ask   func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error)
 	slots chan struct{} // one for each name being looked up
+	hosts *hostsFile
 
 	mu        sync.Mutex
 	known     map[string]*answer
@@ -58,6 +59,7 @@ func newNames(servers []netip.AddrPort, lookups int) *names {
 		known:     map[string]*answer{},
 		given:     map[netip.Addr][]given{},
 		approvals: map[string]time.Time{},
+		hosts:     &hostsFile{path: "/etc/hosts"},
 	}
 	n.ask = systemLookup
 	if len(servers) > 0 {
@@ -135,7 +137,10 @@ func (n *names) store(name string, a *answer) {
 // fill resolves a name and gives the answer to all callers that wait.
 func (n *names) fill(ctx context.Context, name string, a *answer) {
 	defer func() { <-n.slots }()
-	addrs, life, err := n.ask(ctx, name)
+	addrs, life, err := n.hosts.addrs(name), systemLife, error(nil)
+	if len(addrs) == 0 {
+		addrs, life, err = n.ask(ctx, name)
+	}
 	a.addrs = normal(addrs)
 	switch {
 	case err != nil:
@@ -216,7 +221,8 @@ func (n *names) forget(now time.Time) {
 	}
 }
 
-// of returns the names that an address was given for, the latest first.
+// of returns the names that an address was given for, the latest first, and those that the
+// machine's hosts file has for it: programs read that themselves.
 func (n *names) of(a netip.Addr) []string {
 	now := time.Now()
 	n.mu.Lock()
@@ -230,7 +236,7 @@ func (n *names) of(a netip.Addr) []string {
 			out = append(out, t.name)
 		}
 	}
-	return out
+	return append(out, n.hosts.names(a)...)
 }
 
 // approve remembers that a person approved the lookup of a name.

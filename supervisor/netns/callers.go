@@ -73,6 +73,8 @@ func (c *callers) accept(conn net.Conn) bool {
 	e, ok := c.pending.remove(from)
 	if ok {
 		c.accepted.set(from, e)
+	} else {
+		c.accepted.remove(from) // an earlier connection from that port
 	}
 	return ok
 }

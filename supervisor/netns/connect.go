@@ -17,6 +17,9 @@ import (
 func (n *Network) Connect(q notify.Connect) *notify.Destination {
 	q.To = netip.AddrPortFrom(q.To.Addr().Unmap(), q.To.Port())
 	local := !n.shared && (q.To.Addr().IsLoopback() || q.To.Addr().IsUnspecified())
+	if local && q.Stream && n.outside(&q) {
+		return &notify.Destination{V4: n.at4.tcp, V6: n.at6.tcp, Register: n.callers.emulate(q)}
+	}
 	service := q.To.Port() == dnsPort || q.To == n.at4.proxy || q.To == n.at6.proxy
 	if q.Stream && !local && !service && n.proxy.Forbidden(q.To, callerOf(q)) {
 		return &notify.Destination{Errno: unix.EACCES}
@@ -35,14 +38,49 @@ func (n *Network) Connect(q notify.Connect) *notify.Destination {
 	return to
 }
 
+// outside reports whether a connection to the session's own loopback is for a service
+// of the machine: a rule permits that, and no program of the session listens there. It
+// replaces the address that stands for any by the one of loopback.
+func (n *Network) outside(q *notify.Connect) bool {
+	to := q.To
+	switch {
+	case n.sockets == nil:
+		return false
+	case to.Addr() == netip.IPv4Unspecified():
+		to = netip.AddrPortFrom(n.at4.tcp.Addr(), to.Port())
+	case to.Addr() == netip.IPv6Unspecified():
+		to = netip.AddrPortFrom(netip.IPv6Loopback(), to.Port())
+	}
+	if !n.proxy.Permits(to, callerOf(*q)) || n.sockets.listens(to) {
+		return false
+	}
+	q.To = to
+	return true
+}
+
+// emulatedBy returns what is known of an emulated connection. Where nf_tables redirects,
+// only those to services of the machine are emulated. Their listener gets redirected ones
+// too, and a program can give both the same port.
+func (n *Network) emulatedBy(c net.Conn) (emulated, bool) {
+	if !n.emulated && (tcpAddr(c.LocalAddr()).Port() != redirectPort || redirected(c)) {
+		return emulated{}, false
+	}
+	return n.callers.emulatedBy(c)
+}
+
+// redirected reports whether nf_tables redirected an accepted connection.
+func redirected(c net.Conn) bool {
+	to, err := Original(c)
+	return err == nil && to != tcpAddr(c.LocalAddr())
+}
+
 // original returns the destination that the program asked for.
 func (n *Network) original(c net.Conn) (netip.AddrPort, error) {
-	if n.emulated {
-		e, ok := n.callers.emulatedBy(c)
-		if !ok {
-			return netip.AddrPort{}, errNoCaller
-		}
+	if e, ok := n.emulatedBy(c); ok {
 		return e.to, nil
+	}
+	if n.emulated {
+		return netip.AddrPort{}, errNoCaller
 	}
 	to, err := Original(c)
 	if err == nil && to == tcpAddr(c.LocalAddr()) {
@@ -53,7 +91,7 @@ func (n *Network) original(c net.Conn) (netip.AddrPort, error) {
 
 // identify returns the process that made an accepted connection.
 func (n *Network) identify(c net.Conn) (egress.Caller, error) {
-	if e, ok := n.callers.emulatedBy(c); ok {
+	if e, ok := n.emulatedBy(c); ok {
 		return e.caller, nil
 	}
 	if n.sockets == nil {

@@ -90,10 +90,27 @@ func (n *Network) openIPv6() error {
 // noting notes emulated connections that arrive at a listener of the session's
 // namespace. Listeners of a shared network note them already.
 func (n *Network) noting(l net.Listener) net.Listener {
-	if n.emulated && !n.shared {
+	switch {
+	case n.shared:
+		return l
+	case n.emulated:
 		return emulatedListener{l, n.callers}
 	}
-	return l
+	return redirectListener{l, n.callers}
+}
+
+// redirectListener accepts redirected connections and emulated ones.
+type redirectListener struct {
+	net.Listener
+	callers *callers
+}
+
+func (l redirectListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil && !redirected(c) {
+		l.callers.accept(c)
+	}
+	return c, err
 }
 
 // emulatedListener accepts emulated connections and closes all others. In a

@@ -47,6 +47,13 @@ func (s *Sockets) UDP(local, peer netip.AddrPort) (uint64, error) {
 	return s.inode(unix.IPPROTO_UDP, peer, local)
 }
 
+// listens reports whether a TCP socket takes connections to an address. If that is not
+// known, it is so.
+func (s *Sockets) listens(at netip.AddrPort) bool {
+	_, err := s.TCP(at, netip.AddrPortFrom(at.Addr(), 0))
+	return !errors.Is(err, unix.ENOENT)
+}
+
 func (s *Sockets) inode(protocol byte, local, peer netip.AddrPort) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 var stacks = []struct{ name, program, script string }{
 	{"shell", "awk", `printf '#!/usr/bin/env bash\nset -e\nls | wc -l\n' >s.sh && chmod +x s.sh && ./s.sh && tar cf x.tar s.sh && tar tf x.tar &&
 		find . -name '*.sh' | xargs grep -l bash && mv x.tar y.tar && rm y.tar && awk 'BEGIN{print 42}'`},
-	{"c", "cc", `printf '#include <stdio.h>\nint main(void) { puts("42"); return 0; }\n' >a.c && printf 'a.out: a.c\n\tcc -o a.out a.c\n' >Makefile &&
-		make -s && ./a.out`},
 	{"python", "python3", `python3 -m venv --without-pip v && v/bin/python -c 'import subprocess
 p = subprocess.Popen(["sleep", "300"]); p.terminate(); p.wait(); print(42)'`},
+	{"c", "cc", `printf '#include <stdio.h>\nint main(void) { puts("42"); return 0; }\n' >a.c && printf 'a.out: a.c\n\tcc -o a.out a.c\n' >Makefile &&
+		make -s && ./a.out`},
 	{"node", "npm", `mkdir lib && echo '{"name":"lib","version":"1.0.0"}' >lib/package.json &&
 		echo '{"name":"day","version":"1.0.0","scripts":{"t":"node -e \"console.log(42)\""}}' >package.json &&
 		npm install --offline --no-audit --no-fund --no-update-notifier ./lib >/dev/null && npm run -s --no-update-notifier t`},
@@ -32,7 +32,7 @@ p = subprocess.Popen(["sleep", "300"]); p.terminate(); p.wait(); print(42)'`},
 
 // learnedIn are the stacks that run with every test. AGENTSH_LEARN=all runs the others
 // too, as far as this machine has them, and under more policies.
-const learnedIn = 3
+const learnedIn = 2
 
 // TestALearnedPolicyDoesTheSameAgain records work under a policy, writes a policy from
 // the log, and does the work again under that one.
