@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/fuse/tree"
 )
 
 // edit is one way in which a person changes a workspace on the host.
@@ -380,5 +382,39 @@ func TestFilesThatAreOpenFollowTheHost(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestAChangeIsToldWhateverElseIsTold: the kernel is told newer attributes during each
+// comparison with the backing. The comparison ends and still finds a change of the host.
+func TestAChangeIsToldWhateverElseIsTold(t *testing.T) {
+	fd, err := unix.Open(t.TempDir(), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer closeFD(fd)
+	var before unix.Stat_t
+	must(t, unix.Fstat(fd, &before))
+	before.Mtim.Sec--
+	tr := tree.New(&before)
+	root, tries, size := tr.Root(), 0, int64(0)
+	tellMore := func() tree.Moment {
+		tries, size = tries+1, size+1
+		at := tr.Host.Now()
+		other := unix.Stat_t{Dev: before.Dev, Ino: before.Ino + 1, Mode: unix.S_IFREG, Nlink: 1, Size: size}
+		tr.Host.Tell(nil, tr.Adopt(root, "other", &other), &other, tree.Latest)
+		return at
+	}
+	tellMore()
+	tr.Host.Tell(nil, root, &before, tree.Latest)
+
+	tries = 0
+	var st unix.Stat_t
+	o := &data{tree: tr, kernel: &kernel{tree: tr}}
+	if differs, err := o.compare(&handle{node: root, fd: fd}, &st, true, tellMore); !differs || err != nil || tries != compareTries {
+		t.Errorf("an open: differs %v after %d tries, %v", differs, tries, err)
+	}
+	tries = 0
+	m := &mount{tree: tr, nodes: &nodeFiles{tree: tr, files: &files{backing: tree.Backing{FD: fd, Dir: true}}}}
+	if d := m.differs(root, tellMore); !d.Tell || !d.Directory || tries != compareTries {
+		t.Errorf("a notice of the host: %+v after %d tries", d, tries)
 	}
 }

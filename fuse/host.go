@@ -67,17 +67,16 @@ const compareTries = 10
 // those that are being read. Without attributes, the kernel asks for them before a read.
 func (m *mount) compare(n *tree.Node, id uint64) {
 	m.kernel.drops.begin(id)
-	switch d := m.differs(n); {
+	switch d := m.differs(n, m.tree.Host.Now); {
 	case d.Tell && d.Directory:
 		m.kernel.NotifyInode(id)
 		m.tree.Host.Noticed(id)
 	case d.Tell:
 		m.kernel.NotifyAttributes(id)
-		go func() { // ends when the kernel has read the pages, or with the mount
-			defer m.kernel.drops.end(id)
-			m.kernel.NotifyInode(id)
+		m.kernel.InodeLater(id, func() {
 			m.tree.Host.Noticed(id)
-		}()
+			m.kernel.drops.end(id)
+		})
 		return
 	case d.Differs:
 		time.AfterFunc(tree.Settling, func() { m.compareLater(n, id) })
@@ -85,10 +84,10 @@ func (m *mount) compare(n *tree.Node, id uint64) {
 	m.kernel.drops.end(id)
 }
 
-// differs compares a node with the backing for compare.
-func (m *mount) differs(n *tree.Node) tree.Difference {
+// differs compares a node with the backing for compare. now is [tree.Host.Now].
+func (m *mount) differs(n *tree.Node, now func() tree.Moment) tree.Difference {
 	for try := range compareTries {
-		at := m.tree.Host.Now()
+		at := now()
 		if try == compareTries-1 {
 			at = tree.Latest // the kernel asks once more than it needs to
 		}
@@ -117,7 +116,7 @@ const answerTime = 100 * time.Millisecond
 // open is answered, no notice about the file is under way: the kernel would ignore the
 // size that it asks for at a read.
 func (o *data) changed(h *handle, st *unix.Stat_t, opens bool) (bool, error) {
-	differs, err := o.compare(h, st, opens)
+	differs, err := o.compare(h, st, opens, o.tree.Host.Now)
 	if done := o.kernel.drops.under(h.node.ID()); opens && done != nil {
 		o.kernel.StepAside() // the kernel may first wait for an answer of this server
 		select {
@@ -128,12 +127,13 @@ func (o *data) changed(h *handle, st *unix.Stat_t, opens bool) (bool, error) {
 	return differs, err
 }
 
-func (o *data) compare(h *handle, st *unix.Stat_t, opens bool) (bool, error) {
+// compare is [data.changed] without the wait. now is [tree.Host.Now].
+func (o *data) compare(h *handle, st *unix.Stat_t, opens bool, now func() tree.Moment) (bool, error) {
 	id := h.node.ID()
 	o.kernel.noticing.Lock()
 	defer o.kernel.noticing.Unlock()
 	for range compareTries {
-		at := o.tree.Host.Now()
+		at := now()
 		if err := unix.Fstat(h.fd, st); err != nil {
 			return false, err
 		}

@@ -362,7 +362,7 @@ func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
 	id := n.ID()
 	a.kernel.Soon(id, func() { a.kernel.askAgain(id) })
 	if n.Kind() == unix.S_IFLNK {
-		a.kernel.InodeLater(id) // the text, if the inode number was used again
+		a.kernel.InodeLater(id, func() {}) // the text, if the inode number was used again
 	}
 	return told
 }

@@ -2,7 +2,9 @@ package device
 
 import (
 	"encoding/binary"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -184,6 +186,48 @@ func TestRequestsThatAreNotWhole(t *testing.T) {
 		out := (*gofuse.OutHeader)(unsafe.Pointer(&buf[0]))
 		if n != outHeader || out.Status != -int32(unix.EINVAL) && out.Status != -int32(unix.EIO) {
 			t.Errorf("%s: %d bytes, status %d", what, n, out.Status)
+		}
+	}
+}
+
+// TestNoticesAboutManyNodesHaveFewGoroutines: the kernel takes none of them for a while,
+// and then each of them once.
+func TestNoticesAboutManyNodesHaveFewGoroutines(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	const most = 5000
+	l := &Loop{fd: pair[1]}
+	before := runtime.NumGoroutine()
+	var taken [most]atomic.Int32
+	var all sync.WaitGroup
+	all.Add(most)
+	for id := range uint64(most) {
+		l.InodeLater(id, func() {
+			taken[id].Add(1)
+			all.Done()
+		})
+	}
+	if n := runtime.NumGoroutine() - before; n > maxWorkers {
+		t.Errorf("%d goroutines", n)
+	}
+	received := map[uint64]int{}
+	for range most {
+		var message struct {
+			gofuse.OutHeader
+			gofuse.NotifyInvalInodeOut
+		}
+		n, err := unix.Read(pair[0], unsafe.Slice((*byte)(unsafe.Pointer(&message)), unsafe.Sizeof(message)))
+		if err != nil || n != int(unsafe.Sizeof(message)) {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+		received[message.Ino]++
+	}
+	all.Wait()
+	for id := range uint64(most) {
+		if received[id] != 1 || taken[id].Load() != 1 {
+			t.Errorf("node %d: %d notices, taken %d times", id, received[id], taken[id].Load())
 		}
 	}
 }

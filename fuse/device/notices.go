@@ -117,73 +117,90 @@ func (l *Loop) callSoon() {
 }
 
 // later holds notices for which the kernel may wait: for a directory's lock, or for
-// pages. Each node with notices has one goroutine, so that no node waits for another.
+// pages.
 type later struct {
 	mu      sync.Mutex
-	pending map[uint64]*notices // by node; present while a goroutine sends
+	names   map[uint64]map[string][]func() // by directory; present while a goroutine sends
+	inodes  []inodeNotice
+	senders int // goroutines that send inodes, at most maxWorkers
 }
 
-// notices are to be sent about one node.
-type notices struct {
-	names map[string][]func() // what to call after each name has expired
-	inode bool
+// inodeNotice is a notice about the attributes and pages of a node.
+type inodeNotice struct {
+	id   uint64
+	then func()
 }
 
 // ExpireLater makes the kernel look up a name, or its absence, again at its next use.
-// It does not wait: then, if not nil, is called in another goroutine when that is done.
+// It does not wait: then is called in another goroutine when that is done. Each directory
+// has a goroutine of its own, so that none waits for the lock of another.
 func (l *Loop) ExpireLater(parent uint64, name string, then func()) {
-	l.queue(parent, func(n *notices) {
-		if n.names == nil {
-			n.names = map[string][]func(){}
-		}
-		n.names[name] = append(n.names[name], then)
-	})
-}
-
-// InodeLater is [Loop.NotifyInode] for a caller that must not wait.
-func (l *Loop) InodeLater(id uint64) {
-	l.queue(id, func(n *notices) { n.inode = true })
-}
-
-func (l *Loop) queue(id uint64, add func(*notices)) {
 	q := &l.later
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n, sending := q.pending[id]
+	names, sending := q.names[parent]
 	if !sending {
-		if q.pending == nil {
-			q.pending = map[uint64]*notices{}
+		if q.names == nil {
+			q.names = map[uint64]map[string][]func(){}
 		}
-		n = &notices{}
-		q.pending[id] = n
-		go l.sendLater(id, n) // ends when the kernel has taken every notice about the node, or with the mount
+		names = map[string][]func(){}
+		q.names[parent] = names
+		go l.sendNames(parent) // ends when the kernel has taken every name of the directory, or with the mount
 	}
-	add(n)
+	names[name] = append(names[name], then)
 }
 
-// sendLater sends the notices about a node until none is left.
-func (l *Loop) sendLater(id uint64, n *notices) {
+// sendNames sends the notices about the names of a directory until none is left.
+func (l *Loop) sendNames(parent uint64) {
 	q := &l.later
 	for {
 		q.mu.Lock()
-		names, inode := n.names, n.inode
-		if len(names) == 0 && !inode {
-			delete(q.pending, id)
+		names := q.names[parent]
+		if len(names) == 0 {
+			delete(q.names, parent)
 			q.mu.Unlock()
 			return
 		}
-		n.names, n.inode = nil, false
+		q.names[parent] = map[string][]func(){}
 		q.mu.Unlock()
 		for name, then := range names {
-			l.notifyEntry(id, name, gofuse.EXPIRE_ONLY)
+			l.notifyEntry(parent, name, gofuse.EXPIRE_ONLY)
 			for _, do := range then {
-				if do != nil {
-					do()
-				}
+				do()
 			}
 		}
-		if inode {
-			l.NotifyInode(id)
+	}
+}
+
+// InodeLater is [Loop.NotifyInode] for a caller that must not wait. Then is called in
+// another goroutine when the kernel has taken the notice. A notice waits for a page that a
+// request reads, and at most maxWorkers requests wait at one time.
+func (l *Loop) InodeLater(id uint64, then func()) {
+	q := &l.later
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inodes = append(q.inodes, inodeNotice{id, then})
+	if q.senders < maxWorkers {
+		q.senders++
+		go l.sendInodes() // ends when the kernel has taken every notice, or with the mount
+	}
+}
+
+// sendInodes sends notices about nodes until none is left.
+func (l *Loop) sendInodes() {
+	q := &l.later
+	for {
+		q.mu.Lock()
+		if len(q.inodes) == 0 {
+			q.senders--
+			q.mu.Unlock()
+			return
 		}
+		next := q.inodes[0]
+		q.inodes[0] = inodeNotice{}
+		q.inodes = q.inodes[1:]
+		q.mu.Unlock()
+		l.NotifyInode(next.id)
+		next.then()
 	}
 }

@@ -30,10 +30,11 @@ type site struct {
 	changed map[string]int // number of the directory and name
 	drops   int
 	forgets int
+	lost    func() // while the kernel is made to ask for everything
 }
 
 func newSite(t *testing.T, most int) *site {
-	s := &site{t: t, top: t.TempDir(), change: make(chan struct{}, 1), changed: map[string]int{}}
+	s := &site{t: t, top: t.TempDir(), change: make(chan struct{}, 1), changed: map[string]int{}, lost: func() {}}
 	fd, err := unix.Open(s.top, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
@@ -50,7 +51,7 @@ func newSite(t *testing.T, most int) *site {
 			s.note(func() { s.forgets++ })
 			return true
 		},
-		Lost:       func() {},
+		Lost:       func() { s.lost() },
 		Everything: func() { s.note(func() { s.drops++ }) },
 	})
 	return s
@@ -66,9 +67,13 @@ func (s *site) note(change func()) {
 	}
 }
 
+// hangs is when a test gives up.
+const hangs = 2 * time.Minute
+
+// wait is for one goroutine at a time.
 func (s *site) wait(what string, ok func() bool) {
 	s.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(hangs)
 	for {
 		s.mu.Lock()
 		done := ok()
@@ -115,6 +120,13 @@ func (s *site) seen(n *tree.Node, name string) func() bool {
 	return func() bool { return s.changed[fmt.Sprint(n.ID(), " ", name)] > 0 }
 }
 
+// now reports what a condition of wait is at present.
+func (s *site) now(ok func() bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return ok()
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -138,7 +150,7 @@ func TestADirectoryIsWatchedUntilTheKernelForgetsIt(t *testing.T) {
 	s.touch("a/b/unseen")
 	s.touch("a/end")
 	s.wait("the end", s.seen(a, "end"))
-	if s.seen(b, "unseen")() {
+	if s.now(s.seen(b, "unseen")) {
 		t.Error("a forgotten directory is reported")
 	}
 	again := s.dir(a, "a/b")
@@ -167,6 +179,49 @@ func TestTheOldestAreReleasedFirst(t *testing.T) {
 	s.wait("the late directory", s.seen(late, "file"))
 	if s.f.Count() > 16 {
 		t.Errorf("%d directories are watched", s.f.Count())
+	}
+}
+
+// TestAReleasedDirectoryIsReportedUntilTheKernelAsks: the kernel uses what it was told of a
+// directory until it is made to ask. Until then changes are reported, but nothing new is
+// cached for long. A directory that the kernel asks for meanwhile is watched again.
+func TestAReleasedDirectoryIsReportedUntilTheKernelAsks(t *testing.T) {
+	s := newSite(t, 16)
+	asked, goOn := make(chan struct{}, 1), make(chan struct{})
+	resume := sync.OnceFunc(func() { close(goOn) })
+	defer resume()
+	s.lost = sync.OnceFunc(func() {
+		asked <- struct{}{}
+		<-goOn
+	})
+	var nodes []*tree.Node
+	for i := range 16 {
+		nodes = append(nodes, s.dir(s.tree.Root(), fmt.Sprint("d", i)))
+	}
+	s.dir(s.tree.Root(), "late")
+	select {
+	case <-asked:
+	case <-time.After(hangs):
+		t.Fatal("the kernel is not made to ask")
+	}
+	for i, n := range nodes {
+		if got := s.tree.Host.Watched(n); got != (i >= 2) {
+			t.Errorf("directory %d: watched %v", i, got)
+		}
+	}
+	s.touch("d0/file")
+	s.wait("a change in a directory that is being released", s.seen(nodes[0], "file"))
+	s.dir(s.tree.Root(), "d1") // the kernel asks for it
+	resume()
+	s.wait("the drop of what was cached", func() bool { return s.drops > 0 })
+	if n := s.f.Count(); n != 15 || s.tree.Host.Watched(nodes[0]) || !s.tree.Host.Watched(nodes[1]) {
+		t.Errorf("%d directories are watched, d0 %v, d1 %v", n, s.tree.Host.Watched(nodes[0]), s.tree.Host.Watched(nodes[1]))
+	}
+	s.touch("d0/unseen")
+	s.touch("d1/file")
+	s.wait("a change in a directory that is watched again", s.seen(nodes[1], "file"))
+	if s.now(s.seen(nodes[0], "unseen")) {
+		t.Error("a released directory is reported")
 	}
 }
 

@@ -139,53 +139,48 @@ func TestPagesOfAYoungFileAreDroppedWithoutANotice(t *testing.T) {
 // TestEveryLostNameSettles: whichever way a node loses a name to the host, the kernel is
 // told, and afterwards the name is not in use for ever.
 func TestEveryLostNameSettles(t *testing.T) {
-	for how, lose := range map[string]func(tr *Tree, dir, n *Node, at Link){
-		"the name leads elsewhere": func(tr *Tree, _, n *Node, at Link) {
-			tr.Host.Lost(n, NamedPath{at, "dir/f"})
+	for how, lose := range map[string]func(tr *Tree, dir, f *Node) (*Node, Link){
+		"the name leads elsewhere": func(tr *Tree, dir, f *Node) (*Node, Link) {
+			tr.Host.Lost(f, NamedPath{Link{dir, "f"}, "dir/f"})
+			return f, Link{dir, "f"}
 		},
-		"another file has the name": func(tr *Tree, dir, _ *Node, _ Link) { tr.Adopt(dir, "f", fileAt(9)) },
-		"a new file has the inode number": func(tr *Tree, _, _ *Node, _ Link) {
+		"another file has the name": func(tr *Tree, dir, f *Node) (*Node, Link) {
+			tr.Adopt(dir, "f", fileAt(9))
+			return f, Link{dir, "f"}
+		},
+		"a new file has the inode number": func(tr *Tree, dir, f *Node) (*Node, Link) {
 			tr.Host.Made(fileAt(7))
+			return f, Link{dir, "f"}
+		},
+		// The host has moved a directory below one that the tree has below it.
+		"an impossible rename": func(tr *Tree, dir, _ *Node) (*Node, Link) {
+			below := tr.Adopt(dir, "below", dirAt(3))
+			tr.Move(Link{tr.root, "dir"}, Link{below, "new"})
+			return dir, Link{tr.root, "dir"}
+		},
+		"an impossible exchange": func(tr *Tree, dir, _ *Node) (*Node, Link) {
+			below := tr.Adopt(dir, "below", dirAt(3))
+			tr.Exchange(Link{tr.root, "dir"}, Link{below, "new"})
+			return dir, Link{tr.root, "dir"}
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
 			tr := New(dirAt(1))
 			dir := tr.Adopt(tr.root, "dir", dirAt(2))
-			n := tr.Adopt(dir, "f", fileAt(7))
+			f := tr.Adopt(dir, "f", fileAt(7))
 			var told []LostName
 			tr.Host.OnLost(func(l LostName) { told = append(told, l) })
-			lose(tr, dir, n, Link{dir, "f"})
-			expectLost(t, tr, n, told, LostName{n.ID(), dir.ID(), "f", false})
+			n, at := lose(tr, dir, f)
+			if want := (LostName{n.ID(), at.Parent.ID(), at.Name, n == dir}); !slices.Equal(told, []LostName{want}) {
+				t.Fatalf("told %+v, want %+v", told, want)
+			}
+			if err := tr.Host.Missing(n); err != unix.ESTALE {
+				t.Errorf("while the kernel uses the name: %v", err)
+			}
+			tr.Host.Settled(n.ID())
+			if err := tr.Host.Missing(n); err != unix.ENOENT {
+				t.Errorf("afterwards: %v", err)
+			}
 		})
-	}
-	// A rename of the session that the host made impossible: it has moved a directory below
-	// one that the tree has below it.
-	for how, rename := range map[string]func(tr *Tree, from, to Link){
-		"a rename":    func(tr *Tree, from, to Link) { tr.Move(from, to) },
-		"an exchange": func(tr *Tree, from, to Link) { tr.Exchange(from, to) },
-	} {
-		t.Run(how, func(t *testing.T) {
-			tr := New(dirAt(1))
-			dir := tr.Adopt(tr.root, "dir", dirAt(2))
-			below := tr.Adopt(dir, "below", dirAt(3))
-			var told []LostName
-			tr.Host.OnLost(func(l LostName) { told = append(told, l) })
-			rename(tr, Link{tr.root, "dir"}, Link{below, "new"})
-			expectLost(t, tr, dir, told, LostName{dir.ID(), tr.root.ID(), "dir", true})
-		})
-	}
-}
-
-func expectLost(t *testing.T, tr *Tree, n *Node, told []LostName, want LostName) {
-	t.Helper()
-	if !slices.Equal(told, []LostName{want}) {
-		t.Fatalf("told %+v, want %+v", told, want)
-	}
-	if err := tr.Host.Missing(n); err != unix.ESTALE {
-		t.Errorf("while the kernel uses the name: %v", err)
-	}
-	tr.Host.Settled(want.ID)
-	if err := tr.Host.Missing(n); err != unix.ENOENT {
-		t.Errorf("afterwards: %v", err)
 	}
 }

@@ -56,7 +56,7 @@ func (m Mechanism) String() string { return [...]string{"none", "fanotify", "ino
 // Config has the functions that a watcher calls. They must return soon and must not
 // call the watcher.
 type Config struct {
-	// Report receives events in order, from one goroutine for each mechanism.
+	// Report receives the events of each mechanism in order, from one goroutine at a time.
 	Report func([]Event)
 	// Lost is called after events were lost: anything may have changed.
 	Lost func()
