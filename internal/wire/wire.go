@@ -250,7 +250,7 @@ type Event struct {
 	Called    string    `json:"called,omitempty"`    // the path that a program was started by, where it is not Path
 	Chain     Names     `json:"chain,omitempty"`     // interpreters of a script, and the program that a dynamic loader runs
 	Target    string    `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
-	Op        string    `json:"op,omitempty"`        // file or socket operation, signal name
+	Op        string    `json:"op,omitempty"`        // file or socket operation, signal name, exec_switched, exec_unjudged
 	Decision  string    `json:"decision,omitempty"`  // allow, deny, ...
 	By        string    `json:"by,omitempty"`        // approval: who answered; command: the requester, if it was not the session's owner
 	Mechanism string    `json:"mechanism,omitempty"` // the enforcing mechanism: seccomp, fuse, mount, launch, ...
