@@ -51,6 +51,7 @@ type Result struct {
 	Policy         string            `json:"policy_digest,omitempty"`
 	Engine         string            `json:"engine,omitempty"`   // of the sandbox; see doc/detect.md
 	Degraded       []string          `json:"degraded,omitempty"` // mechanisms that the sandbox ran without
+	Advisory       string            `json:"advisory,omitempty"` // rules that nothing enforced in the sandbox
 	Repo           string            `json:"repo"`
 	Base           string            `json:"base_commit,omitempty"`
 	Branch         string            `json:"branch,omitempty"`           // in the target repository; empty: no commit was made
@@ -258,6 +259,7 @@ var resultFields = map[string]string{
 	"policy_digest":    "digest of the policy",
 	"engine":           "what stopped the calls of commands in the sandbox: listener, trace or none; absent: it did not open",
 	"degraded":         "mechanisms that the sandbox ran without, as degraded of its configuration allows; absent: none",
+	"advisory":         "rules that nothing enforced in the sandbox; absent: every rule was enforced",
 	"repo":             "directory of the repository",
 	"base_commit":      "commit from which the agent started",
 	"branch":           "branch in the repository with the agent's commits; absent: it made none",

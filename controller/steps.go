@@ -272,6 +272,7 @@ func (r *run) waitReady(ctx context.Context) error {
 		return fail(ExitSandbox, hint, err)
 	}
 	r.result.Policy, r.result.Engine = hello.PolicyDigest, short(hello.Engine)
+	r.result.Advisory = short(hello.Advisory)
 	for _, name := range hello.Degraded[:min(len(hello.Degraded), maxDegraded)] {
 		r.result.Degraded = append(r.result.Degraded, short(name))
 	}

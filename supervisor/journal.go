@@ -34,6 +34,9 @@ func (j *journal) begin(p *policy.Policy, engine string, c confined) error {
 		Message: "policy " + p.Name() + " " + p.Digest(),
 	}
 	e.GitGuard, _ = p.GitGuard()
+	if advisory := c.missing.Advisory(); advisory != "" {
+		e.Message += "; " + advisory
+	}
 	if len(c.missing) > 0 {
 		e.Decision, e.Hint = "degraded", c.missing.String()
 	}

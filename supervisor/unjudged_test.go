@@ -47,7 +47,7 @@ func TestASessionWithoutAnEngine(t *testing.T) {
 		t.Errorf("engine %s, missing %v", b.Engine(), b.Missing().Names())
 	}
 	begin := b.begins(t)
-	for _, want := range []string{"without nested_commands (", "are advice"} {
+	for _, want := range []string{"without nested_commands (", "are advisory"} {
 		if len(begin) != 1 || begin[0].Mechanism != NoEngine || begin[0].Decision != "degraded" || !strings.Contains(begin[0].Hint, want) {
 			t.Errorf("the first event does not say %q: %+v", want, begin)
 		}

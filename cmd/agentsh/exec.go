@@ -240,6 +240,13 @@ func exitFailure(name string, exit wire.Exit) error {
 	return failure.New(code, nil, "")
 }
 
+// noteAdvisory says before a command begins which rules nothing enforces.
+func noteAdvisory(rules string) {
+	if rules != "" {
+		fmt.Fprintln(os.Stderr, "agentsh: note: "+rules)
+	}
+}
+
 // oneShot runs one command in a session that ends with it.
 type oneShot struct {
 	config    supervisor.Config
@@ -268,6 +275,7 @@ func (p *oneShot) execute(ctx context.Context, request wire.ExecRequest, streams
 	if err := session.Confine(); err != nil {
 		return r, errors.Join(err, session.Close(), p.audit.Close())
 	}
+	noteAdvisory(session.Missing().Advisory())
 	ended := askHere(ctx, session.Approvals(), p.config.Policy.Approvals().Via, request.TTY != nil, &streams)
 	r.exit, _, err = session.Exec(ctx, request, streams)
 	closed := session.Close()

@@ -147,7 +147,15 @@ func printSessions(out io.Writer, list []host.Running, now time.Time) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", one.Name, printable(one.Policy), printable(one.Workspace),
 			one.Started.Format(time.RFC3339), ends, printable(one.Audit))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, one := range list {
+		if one.Advisory != "" {
+			fmt.Fprintf(out, "note: %s: %s\n", one.Name, printable(one.Advisory))
+		}
+	}
+	return nil
 }
 
 func newSessionDestroyCommand() *cobra.Command {

@@ -59,6 +59,7 @@ func (a *attached) execute(ctx context.Context, request wire.ExecRequest, stream
 	if err != nil {
 		return r, errors.Join(err, a.close())
 	}
+	noteAdvisory(a.one.Advisory)
 	request.ID = rand.Text()
 	if r.exit, err = a.client.Run(ctx, request, streams); err != nil {
 		if r.exit.Cause == wire.CauseSupervisor {

@@ -216,6 +216,7 @@ func (r *Report) setFacts() {
 		add("runtime", x.Runtime)
 		add("policy", x.Policy)
 		add("engine", x.Engine)
+		add("advisory", x.Advisory)
 		add("without", strings.Join(x.Degraded, ", "))
 	}
 	add("backend", r.Run.Backend)

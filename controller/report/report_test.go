@@ -64,7 +64,7 @@ func example(t testing.TB, status string) record.Run {
 	acts := []attach.Action{{Time: at(4000), By: "root", What: "exec ls"}}
 	result := controller.Result{
 		Version: 1, RunID: run.RunID, Status: status, Agent: "fix-bug", Runtime: "claude", Role: "tester", Policy: "sha256:abc",
-		Engine: "trace", Degraded: []string{"cgroup", "landlock_scopes"},
+		Engine: "trace", Degraded: []string{"cgroup", "landlock_scopes"}, Advisory: "rules about nested programs",
 		Repo: run.Repo, Base: strings.Repeat("a", 40),
 		Branch: "agentctl/fix-bug/x", Out: run.Out, Audit: filepath.Join(run.Out, "audit.jsonl"), Commands: 12, Refusals: 3, Started: start,
 		Ended: end,
@@ -524,7 +524,8 @@ func TestAnAnswerIsShownBesideItsCall(t *testing.T) {
 
 func TestAPageNamesTheEngineAndWhatTheSandboxRanWithout(t *testing.T) {
 	_, page := pages(t, example(t, controller.StatusDone))
-	for _, want := range []string{"- engine: `trace`\n", "- without: `cgroup, landlock_scopes`\n"} {
+	for _, want := range []string{"- engine: `trace`\n", "- without: `cgroup, landlock_scopes`\n",
+		"- advisory: `rules about nested programs`\n"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page has no %q", want)
 		}

@@ -27,9 +27,10 @@ type Hello struct {
 	BootID       string   `json:"boot_id"`
 	Instance     string   `json:"instance"` // random, one per supervisor process
 	PolicyDigest string   `json:"policy_digest"`
-	Capabilities []string `json:"capabilities"` // verified at start, for example "exec_notify"
-	Engine       string   `json:"engine"`       // what stops the calls of commands
-	Degraded     []string `json:"degraded"`     // mechanisms that the session runs without, sorted
+	Capabilities []string `json:"capabilities"`       // verified at start, for example "exec_notify"
+	Engine       string   `json:"engine"`             // what stops the calls of commands
+	Degraded     []string `json:"degraded"`           // mechanisms that the session runs without, sorted
+	Advisory     string   `json:"advisory,omitempty"` // rules that nothing enforces in the session
 }
 
 // PolicySource is one policy file with its content.

@@ -109,7 +109,7 @@ type reduced struct {
 // serious first.
 var reducedTable = map[string][]reduced{
 	"commands": {
-		{probe.NestedCommands, Advisory, "the first program of each command is judged; rules about programs that it starts are advice"},
+		{probe.NestedCommands, Advisory, "the first program of each command is judged; rules about programs that it starts are advisory"},
 		{probe.ExecVerify, BySupervisor, "every execve waits for its decision; what another thread exchanges meanwhile is not seen"}},
 	"files outside the workspace": {
 		{probe.Namespaces, ByKernel, "Landlock: what no rule allows cannot be opened; names, sizes and modes can be seen"},
@@ -181,6 +181,9 @@ func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Grou
 			if trial.Beside.Takes(call) {
 				r.Taken = append(r.Taken, call)
 			}
+		}
+		if r.EnforcedBy == Advisory { // the trial tried what nothing enforces
+			r.Failed = ""
 		}
 		if r.Failed != "" {
 			r.EnforcedBy = NotEnforced

@@ -68,17 +68,53 @@ func end(ctx context.Context, p *process) error {
 
 // process is a process that is waited for though it is no child. See
 // pidfd_open(2). A nil process has ended.
-type process struct{ *os.File }
+type process struct {
+	*os.File // nil: a filter above refuses pidfd_open, and the number must do
+	id       target.Process
+}
 
 func openProcess(pid int) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
 		return nil, nil
 	}
+	if errors.Is(err, unix.EPERM) {
+		id, err := target.Identify(pid)
+		if err != nil {
+			return nil, nil //nolint:nilerr // it has ended
+		}
+		return &process{id: id.Process}, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
-	return &process{os.NewFile(uintptr(fd), "process")}, nil
+	return &process{File: os.NewFile(uintptr(fd), "process")}, nil
+}
+
+// ended reports whether a process without a descriptor has ended, waited for or not. See
+// proc_pid_exe(5).
+func (p *process) ended() bool {
+	id, err := target.Identify(p.id.PID)
+	_, noProgram := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.id.PID))
+	return err != nil || id.Process != p.id || errors.Is(noProgram, os.ErrNotExist)
+}
+
+// waitByNumber looks for the end of a process without a descriptor.
+func (p *process) waitByNumber(ctx context.Context, d time.Duration) error {
+	const pause = 10 * time.Millisecond
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for end := time.Now().Add(d); !p.ended(); {
+		if time.Now().After(end) {
+			return os.ErrDeadlineExceeded
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 type processes []*process
@@ -103,7 +139,7 @@ func (list processes) close() {
 
 // Close closes the descriptor.
 func (p *process) Close() {
-	if p != nil {
+	if p != nil && p.File != nil {
 		_ = p.File.Close() // nothing was written
 	}
 }
@@ -111,6 +147,12 @@ func (p *process) Close() {
 // signal sends a signal; a process that has ended takes none.
 func (p *process) signal(s unix.Signal) error {
 	if p == nil {
+		return nil
+	}
+	if p.File == nil {
+		if err := unix.Kill(p.id.PID, s); err != nil && !p.ended() {
+			return fmt.Errorf("process %d: %w", p.id.PID, err)
+		}
 		return nil
 	}
 	raw, err := p.SyscallConn()
@@ -129,6 +171,9 @@ func (p *process) signal(s unix.Signal) error {
 func (p *process) wait(ctx context.Context, d time.Duration) error {
 	if p == nil {
 		return nil
+	}
+	if p.File == nil {
+		return p.waitByNumber(ctx, d)
 	}
 	if err := p.SetReadDeadline(time.Now().Add(d)); err != nil {
 		return err

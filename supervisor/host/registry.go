@@ -66,6 +66,7 @@ type Running struct {
 	Started   time.Time  `json:"started"`
 	Ends      *time.Time `json:"ends,omitempty"` // by its timeout; nil: not by itself
 	Build     string     `json:"build"`
+	Advisory  string     `json:"advisory,omitempty"` // rules that nothing enforces in it
 }
 
 // sessionKeys are the keys of a session's clients.

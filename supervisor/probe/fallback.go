@@ -57,7 +57,7 @@ var fallbacks = map[string]fallback{
 		"signal_rules, unix_socket_rules and rules about a shared network are not evaluated where the listener of another supervisor takes " +
 			"the calls; those calls fail for every command"},
 	NestedCommands: {[]string{primitiveEngine},
-		"only the first program of each command is judged: rules about programs that it starts are advice, and so are env_inject at those, " +
+		"only the first program of each command is judged: rules about programs that it starts are advisory, and so are env_inject at those, " +
 			"signal_rules, unix_socket_rules and the network; files are restricted by Landlock alone; a process that hides may outlive its session"},
 	Namespaces: {
 		[]string{"user_namespace", "mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "private_proc",
@@ -149,6 +149,14 @@ func (m Missing) Has(mechanism string) bool { return m[mechanism] != nil }
 
 // Names are the missing mechanisms, sorted.
 func (m Missing) Names() []string { return slices.Sorted(maps.Keys(m)) }
+
+// Advisory says which rules nothing enforces in such a session; empty: there are none.
+func (m Missing) Advisory() string {
+	if !m.Has(NestedCommands) {
+		return ""
+	}
+	return "rules about programs that a command starts are advisory: nothing stops them"
+}
 
 // String says for the audit log what a session runs without.
 func (m Missing) String() string {
