@@ -251,7 +251,7 @@ workloads: build ## compare real work natively and in a session
 
 # Other people's test suites natively and in sessions, compared: hours. SUITES names
 # some of them; test/suites/run.sh says what else can be chosen.
-SUITES ?= cpython go postgres redis nginx chromium stress_ng git
+SUITES ?= cpython go bash jobs postgres redis nginx chromium stress_ng git
 suites: build ## compare third-party test suites in sessions and natively: hours
 	packaging/deps.sh suites
 	test/suites/run.sh $(SUITES)

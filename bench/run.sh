@@ -2,7 +2,7 @@
 # All measurements, printed. What is compared runs in turn in the same run; every
 # figure is a median.
 #
-#   run.sh [sizes|starts|sandboxes|policy|supervisor|network|files|places|controller|scan|runs|channel ...]
+#   run.sh [sizes|starts|sandboxes|policy|supervisor|engines|network|files|places|controller|scan|runs|channel ...]
 #
 # ROUNDS  rounds of each (5)
 # PLACE   directory for the sandboxes section, about 3 GiB (a new one in /var/tmp)
@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/.."
 rounds=${ROUNDS:-5}
 [ "$(id -u)" = 0 ] || { echo "bench: needs root" >&2; exit 2; }
-[ $# -gt 0 ] || set -- sizes starts policy supervisor network controller scan runs channel files places sandboxes
+[ $# -gt 0 ] || set -- sizes starts policy supervisor engines network controller scan runs channel files places sandboxes
 
 # go_bench PACKAGE PATTERN [TIME] prints each benchmark once, every figure the
 # median of the rounds.
@@ -60,6 +60,10 @@ for section; do
 		go_bench ./supervisor/audit Append
 		go_bench ./supervisor Flood 1x
 		bench/kill.py bin/agentsh examples/policies/demo.yaml "$((4 * rounds))" | tail -n 1
+		;;
+	engines) # listener and trace, against no supervision
+		go_bench ./supervisor/notify Engines 5x
+		go_bench ./supervisor/notify SpawnBesideIdle 1x
 		;;
 	network)
 		go_bench ./supervisor/egress Throughput 11x

@@ -67,7 +67,7 @@ func TestASessionBesideAnotherListener(t *testing.T) {
 		}
 		return
 	}
-	cfg, log := testConfig(t, besidePolicy)
+	cfg, log := wholeConfig(t, besidePolicy) // the listener is tried first
 	giveWorkspace(t, cfg)
 	b := openConfig(t, cfg, log)
 	if b.Engine() != "trace" || b.Beside() == nil || (b.Beside().cookie != 0) != modes[mode].exec {

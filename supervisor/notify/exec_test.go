@@ -27,6 +27,7 @@ var programs = sync.OnceValues(func() (string, error) {
 		{"-pthread", "-o", "leave", "testdata/leave.c"},
 		{"-pthread", "-o", "processes", "testdata/processes.c"},
 		{"-o", "spawn", "testdata/spawn.c"},
+		{"-pthread", "-o", "costs", "testdata/costs.c"},
 		{"-o", "names", "testdata/names.c"},
 		{"-o", "exchange", "testdata/exchange.c"},
 		{"-DCODE=42", "-o", "prize-dynamic", "testdata/prize.c"},

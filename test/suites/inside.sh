@@ -67,6 +67,21 @@ until_ok() {
 	done
 }
 
+# One script of bash's own tests, by the bash that is installed. What it prints beyond what is
+# expected differs on every machine, so its digest is the result.
+bash_() {
+	cd "$dir/in/bash/tests" || return
+	PATH=$dir/in/bash:$PATH BUILD_DIR=$dir/in/bash THIS_SH=/bin/bash BASH_TSTOUT=$tmp/printed TMPDIR=$tmp sh "./$1" >"$tmp/differences" 2>/dev/null
+	echo "step $1 $(sed "s,$dir,DIR,g; s/[0-9][0-9]*/N/g" "$tmp/differences" | cksum | tr ' ' -)"
+	cat "$tmp/differences" >&2
+}
+
+# Job control of a shell on a terminal.
+jobs_() {
+	cd "$tmp" || return
+	TMPDIR=$tmp /usr/bin/python3 "$dir/jobs.py" "$1"
+}
+
 postgres_() {
 	pg=$SUITES_PG data=$tmp/pgdata
 	export PGHOST="$tmp" PGUSER=postgres PGDATABASE=postgres

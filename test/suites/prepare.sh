@@ -25,17 +25,24 @@ groups_cpython() {
 		test_socket test_socketserver test_httpservers test_asyncore test_ssl test_tarfile test_mailbox test_dbm test_asyncio
 }
 
-# The source package of Debian, built once.
+# source_of downloads the source package of Debian into the current directory.
+source_of() {
+	local options
+	mkdir -p lists state/partial
+	sed 's/^deb /deb-src /; s/^Types: deb$/Types: deb-src/' /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources 2>/dev/null >lists/x || true
+	if grep -q ^Types lists/x; then mv lists/x lists/src.sources; else mv lists/x lists/src.list; fi
+	options=(-qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$PWD/lists" -o "Dir::State::lists=$PWD/state" -o APT::Sandbox::User=root)
+	ls "$1"_*.dsc >/dev/null 2>&1 || { apt-get "${options[@]}" update && apt-get "${options[@]}" --download-only source "$1"; }
+}
+
+# Built once.
 prepare_git() {
 	[ ! -e "$in/git/.built" ] || return 0
-	local from=$cache/git-src options
-	mkdir -p "$from/lists" "$from/state/partial"
+	local from=$cache/git-src
+	mkdir -p "$from"
 	(
 		cd "$from" || exit
-		sed 's/^deb /deb-src /; s/^Types: deb$/Types: deb-src/' /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources 2>/dev/null >lists/x || true
-		if grep -q ^Types lists/x; then mv lists/x lists/src.sources; else mv lists/x lists/src.list; fi
-		options=(-qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$PWD/lists" -o "Dir::State::lists=$PWD/state" -o APT::Sandbox::User=root)
-		ls git_*.dsc >/dev/null 2>&1 || { apt-get "${options[@]}" update && apt-get "${options[@]}" --download-only source git; }
+		source_of git
 		rm -rf "$in/git"
 		mkdir -p "$in/git"
 		tar xf git_*.orig.tar.* -C "$in/git" --strip-components=1
@@ -53,6 +60,37 @@ groups_git() {
 	all=$(cd "$in/git/t" 2>/dev/null && ls t[0-7][0-9][0-9][0-9]-*.sh)
 	awk -v n="$(wc -l <<<"$all")" 'int(NR * 200 / n) > int((NR - 1) * 200 / n) { sub(/\.sh$/, ""); print }' <<<"$all"
 }
+
+# The tests and the small programs that they run.
+prepare_bash() {
+	[ ! -e "$in/bash/.built" ] || return 0
+	mkdir -p "$cache/bash-src"
+	(
+		cd "$cache/bash-src" || exit
+		source_of bash
+		rm -rf "$in/bash"
+		mkdir -p "$in/bash"
+		tar xf bash_*.orig.tar.* -C "$in/bash" --strip-components=1
+		cd "$in/bash" || exit
+		touch config.h
+		for program in recho zecho xcase; do
+			cc -O1 -w -DHAVE_UNISTD_H -DHAVE_STDLIB_H -I. -Iinclude -Ilib -o "$program" "support/$program.c" || exit
+		done
+		cp support/printenv.sh printenv
+		chmod +x printenv
+		touch .built
+	)
+}
+
+# What has to do with processes, signals, descriptors and files. read: a time limit differs at each run.
+groups_bash() {
+	echo run-jobs run-trap run-execscript run-coproc run-procsub run-lastpipe run-comsub run-comsub-posix run-redir run-vredir run-heredoc \
+		run-herestr run-input-test run-builtins run-errors run-set-e run-func run-test run-glob-test run-globstar run-dirstack run-history \
+		run-posixpipe run-posix2 run-invert run-parser run-exportfunc run-varenv
+}
+
+prepare_jobs() { :; }
+groups_jobs() { echo dash bash; }
 
 prepare_stress_ng() { :; }
 

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Run other people's test suites natively and in sessions, and compare.
 #
-#   run.sh SUITE ...      go cpython git stress_ng postgres redis nginx chromium
+#   run.sh SUITE ...      go cpython git bash jobs stress_ng postgres redis nginx chromium
 #
 # POLICIES  of the sessions (default: default agent-sandbox; for git permissive in place of default)
 # USERS     root user (default: both): whose sessions; a user's is that of uid 1000
 # GROUPS_OF_SUITE  run these alone: packages of Go, files of CPython, scripts of git, stressors
+# ENGINE    trace: sessions stop calls by the tracer and not by the listener
 # NATIVE    again: run natively even where the cache has a result; default: when it has none of
 #           this machine's programs
 # CACHE     what is tested and the results (/var/tmp/agentsh-suites, 3 GB)
@@ -33,8 +34,9 @@ fi
 cp "$root/bin/agentsh" "$cache/agentsh"
 cp "$root"/packaging/policies/*.yaml "$here"/policies/*.yaml "$cache/policies/"
 echo 'version: 1' >"$cache/config.yaml"
-cp "$here/inside.sh" "$here/cpython.py" "$work/"
-chmod -R a+rX "$cache/policies" "$cache/config.yaml" "$work/inside.sh" "$work/cpython.py" "$in"
+if [ "${ENGINE:-}" = trace ]; then echo 'forbid_engine: [listener]' >>"$cache/config.yaml"; fi
+cp "$here/inside.sh" "$here/cpython.py" "$here/jobs.py" "$work/"
+chmod -R a+rX "$cache/policies" "$cache/config.yaml" "$work/inside.sh" "$work/cpython.py" "$work/jobs.py" "$in"
 chmod 755 "$cache" "$work"
 (cd "$root" && go build -o "$cache/judge" ./test/suites/judge)
 
@@ -86,7 +88,7 @@ one() {
 failed=0
 pg=$(find /usr/lib/postgresql -maxdepth 2 -name bin 2>/dev/null | sort -V | tail -n 1)
 for suite; do
-	declare -F "groups_$suite" >/dev/null || { echo "suites: no suite $suite: go cpython git stress_ng postgres redis nginx chromium" >&2; exit 2; }
+	declare -F "groups_$suite" >/dev/null || { echo "suites: no suite $suite: go cpython git bash jobs stress_ng postgres redis nginx chromium" >&2; exit 2; }
 	"prepare_$suite"
 	chmod -R a+rX "$in"
 	read -ra groups <<<"${GROUPS_OF_SUITE:-$("groups_$suite" | tr '\n' ' ')}"

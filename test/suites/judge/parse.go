@@ -33,6 +33,7 @@ func parseDir(suite, dir string, groups []string) (results, error) {
 	parse, known := map[string]func(string, output, results) bool{
 		"go": parseGo, "cpython": parseCPython, "git": parseTAP, "stress_ng": parseStress,
 		"postgres": parseSteps, "redis": parseSteps, "nginx": parseSteps, "chromium": parseSteps,
+		"bash": parseSteps, "jobs": parseSteps,
 	}[suite]
 	if !known {
 		return nil, fmt.Errorf("no suite %s", suite)
