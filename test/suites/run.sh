@@ -3,7 +3,7 @@
 #
 #   run.sh SUITE ...      go cpython git bash jobs stress_ng postgres redis nginx chromium
 #
-# POLICIES  of the sessions (default: default agent-sandbox; for git permissive in place of default)
+# POLICIES  of the sessions (default: default agent-sandbox; for git permissive in place of default, for bash permissive)
 # USERS     root user (default: both): whose sessions; a user's is that of uid 1000
 # GROUPS_OF_SUITE  run these alone: packages of Go, files of CPython, scripts of git, stressors
 # ENGINE    trace: sessions stop calls by the tracer and not by the listener
@@ -94,6 +94,7 @@ for suite; do
 	read -ra groups <<<"${GROUPS_OF_SUITE:-$("groups_$suite" | tr '\n' ' ')}"
 	policies=${POLICIES:-default agent-sandbox}
 	[ "$suite" != git ] || policies=${policies/default/permissive}
+	[ "$suite" != bash ] || policies=permissive # the others give bash a script that disables builtins
 	for user in ${USERS:-root user}; do
 		# What ran natively is not run again: the same kernel, groups and way to run them.
 		key="$(uname -r) ${groups[*]} $(sed -n "/^${suite}_()/,/^}/p" "$here/inside.sh" | cat - "$here/native.sh" | sha256sum)"
