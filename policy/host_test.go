@@ -68,12 +68,18 @@ network_rules:
   - {name: git, domains: [git.example], binaries: [git], decision: allow}
   - {name: ask, domains: ["*.ask.example"], decision: approve}
   - {name: nets, cidrs: [192.0.2.0/24], decision: allow}
+  - {name: ask-private, domains: ["*.home.example"], cidrs: [10.0.0.0/8], decision: approve}
+  - {name: ask-ssh, domains: ["*.home.example"], ports: [22], decision: approve}
+  - {name: no-cam, domains: [cam.home.example], decision: deny}
+  - {name: home, domains: [nas.home.example], decision: audit}
 `)
 	for _, test := range []struct{ name, binary, want string }{
 		{"evil.example", "/bin/a", "deny by evil"}, {"api.example", "", "allow by api"}, {"in.example", "", "allow by narrow"},
 		{"git.example", "/usr/bin/git", "allow by git"}, {"git.example", "/usr/bin/curl", "deny by default"}, {"git.example", "",
 			"deny by default"},
 		{"x.ask.example", "", "approve by ask"}, {"other.example", "", "deny by default"},
+		{"nas.home.example", "", "audit by home"}, {"cam.home.example", "", "approve by ask-private"},
+		{"tv.home.example", "", "approve by ask-private"},
 	} {
 		host, err := policy.ParseHost(test.name)
 		if err != nil {

@@ -85,12 +85,15 @@ func (q *HostRequest) connection(name string) *NetworkRequest {
 	return &NetworkRequest{Domain: name, Addr: q.Host.addr, Port: q.Port, Protocol: "tcp", Binary: q.Binary}
 }
 
-// lookup decides whether a name may be resolved. It can return Approve.
+// lookup decides whether a name may be resolved. It can return Approve. A rule that asks
+// about some addresses of a name asks when they are known, unless nothing else lets the name
+// be looked up.
 func (p *Policy) lookup(name Host, binary string) (Decision, Diagnostic) {
 	q := &NetworkRequest{Domain: name.name, Binary: binary}
 	if name.name == "" {
 		return Decision{}, Diagnostic{Rule: "default", Message: "the host name is malformed"}
 	}
+	var asks *Rule
 	for _, rule := range p.network.rules {
 		m := rule.Network
 		if m.HasDomains && !m.Any && !m.matchesDomain(name.name) {
@@ -103,6 +106,13 @@ func (p *Policy) lookup(name Host, binary string) (Decision, Diagnostic) {
 		switch {
 		case rule.Effect == Deny && narrowed, rule.Effect != Deny && !m.HasDomains && len(m.CIDRs) > 0:
 			continue
+		case rule.Effect == Approve && narrowed:
+			if asks == nil {
+				asks = rule
+			}
+			continue
+		case rule.Effect == Deny && asks != nil:
+			return p.ruled(q, asks)
 		case rule.Effect == Deny:
 			d := Decision{Rule: rule}
 			return d, p.explain(q, d, reason{})
@@ -112,6 +122,9 @@ func (p *Policy) lookup(name Host, binary string) (Decision, Diagnostic) {
 	d := Decision{Effect: p.network.other}
 	if d.Permits() {
 		return d, Diagnostic{Rule: "default"}
+	}
+	if asks != nil {
+		return p.ruled(q, asks)
 	}
 	return d, p.explain(q, d, reason{})
 }
