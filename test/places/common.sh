@@ -43,12 +43,12 @@ mirror() {
 # another architecture is unpacked alone: its programs do not run here.
 debian_root() {
 	local arch=${1:-amd64} dir
-	dir=$CACHE/root-$arch
-	exec 8>"$CACHE/root-$arch.lock"
+	dir=$CACHE/root-git-$arch
+	exec 8>"$CACHE/root-git-$arch.lock"
 	flock 8 # two runs may want it
 	if [ ! -e "$dir/.complete" ]; then
 		rm -rf --one-file-system "$dir"
-		local packages=bash,python3,procps,perl-base,kmod,iproute2,passwd,busybox-static,make how=(--variant=minbase)
+		local packages=bash,python3,procps,perl-base,kmod,iproute2,passwd,busybox-static,make,git how=(--variant=minbase)
 		if [ "$arch" != "$(dpkg --print-architecture)" ]; then
 			packages+=,base-files,base-passwd,dash,coreutils,grep,sed,findutils,util-linux,mount,hostname,libc-bin
 			how=(--variant=extract --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr)

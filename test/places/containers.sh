@@ -92,21 +92,24 @@ gvisor_bundle() {
 	RACE_N=${RACE_N:-20} with_probes "$work/places" "$1"
 }
 
-# in_gvisor has the checks, then the probes.
-in_gvisor='SCRATCH=/tmp sh /places/check.sh /places; [ ! -e /places/probes.sh ] || bash /places/probes.sh'
+# What runs in gVisor.
+gvisor_checks='SCRATCH=/tmp sh /places/check.sh /places'
+gvisor_probes='[ ! -e /places/probes.sh ] || bash /places/probes.sh'
 
-# runsc alone, with the capabilities that Docker gives, and a network without a way out.
-place_gvisor() {
-	local dir status=0 capabilities='["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_FOWNER","CAP_FSETID","CAP_KILL","CAP_SETGID","CAP_SETUID",
-		"CAP_SETPCAP","CAP_NET_BIND_SERVICE","CAP_NET_RAW","CAP_SYS_CHROOT","CAP_MKNOD","CAP_AUDIT_WRITE","CAP_SETFCAP"]'
-	gvisor_bundle gvisor
+# gvisor_run runs a script by runsc alone, as a user with the capabilities that Docker gives,
+# and further ones. Its network has no way out.
+gvisor_run() {
+	local user=$1 script=$2 dir status=0 held capabilities='["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_FOWNER","CAP_FSETID","CAP_KILL","CAP_SETGID","CAP_SETUID",
+		"CAP_SETPCAP","CAP_NET_BIND_SERVICE","CAP_NET_RAW","CAP_SYS_CHROOT","CAP_MKNOD","CAP_AUDIT_WRITE","CAP_SETFCAP"'"${3:+,}${3:-}]"
+	held=$capabilities
+	[ "$user" = 0 ] || held='[]'
 	dir=$(debian_root)
 	mkdir -p "$work/bundle"
 	cat >"$work/bundle/config.json" <<-JSON
 		{"ociVersion": "1.0.0", "hostname": "places", "root": {"path": "$dir", "readonly": false},
-		 "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["sh", "-c", "$in_gvisor"],
+		 "process": {"user": {"uid": $user, "gid": $user}, "cwd": "/", "args": ["sh", "-c", "$script"],
 		  "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
-		  "capabilities": {"bounding": $capabilities, "effective": $capabilities, "permitted": $capabilities}},
+		  "capabilities": {"bounding": $capabilities, "effective": $held, "permitted": $held}},
 		 "mounts": [{"destination": "/proc", "type": "proc"}, {"destination": "/tmp", "type": "tmpfs"},
 		  {"destination": "/dev", "type": "tmpfs"}, {"destination": "/sys", "type": "sysfs"},
 		  {"destination": "/places", "type": "bind", "source": "$work/places", "options": ["ro", "rbind"]}],
@@ -117,24 +120,48 @@ place_gvisor() {
 	return $status
 }
 
+# The probes of the network need addresses of their own.
+place_gvisor() {
+	gvisor_bundle gvisor
+	gvisor_run 0 "$gvisor_checks"
+	gvisor_run 0 "export FURTHER=1; $gvisor_probes" '"CAP_NET_ADMIN"'
+}
+
+place_gvisor_user() {
+	gvisor_bundle gvisor-user
+	gvisor_run 1000 "$gvisor_checks"
+}
+
+# With a file server on files that cannot be mapped, as root and as a user.
+place_gvisor_files() {
+	gvisor_bundle gvisor-files
+	gvisor_run 0 "export MAPPED=1; $gvisor_checks"
+}
+
+place_gvisor_files_user() {
+	gvisor_bundle gvisor-files-user
+	gvisor_run 1000 "export MAPPED=1; $gvisor_checks"
+}
+
 # runsc as a runtime of Docker, without a flag of Docker's.
 place_gvisor_docker() {
 	gvisor_bundle gvisor-docker
 	printf '#!/bin/sh\nexec "%s" --platform=systrap --network=none --ignore-cgroups "$@"\n' "$RUNSC" >"$work/runsc.sh"
 	chmod 755 "$work/runsc.sh"
 	docker_ready "--add-runtime=gvisor=$work/runsc.sh"
-	docker run --rm --runtime=gvisor -v "$work/places:/places:ro" places:root sh -c "$in_gvisor"
+	docker run --rm --runtime=gvisor -v "$work/places:/places:ro" places:root sh -c "$gvisor_checks; $gvisor_probes"
 }
 
 # What the page says of gVisor, with the configuration in it.
 place_gvisor_page() {
-	local in_gvisor='sh /places/gvisor.sh /places'
+	gvisor_bundle gvisor-page
 	mkdir -p "$work/places/policies"
 	cp "$here/gvisor.sh" "$work/places/"
 	cp "$root"/packaging/policies/*.yaml "$work/places/policies/"
 	sed -n '/^```yaml/,/^```$/{/^```/d;p}' "$root/doc/platforms/gvisor.md" >"$work/places/config.yaml"
 	sed -n 's/^    docker run --runtime=runsc IMAGE //p' "$root/doc/platforms/gvisor.md" >"$work/places/command"
-	place_gvisor
+	chmod -R a+rX "$work/places"
+	gvisor_run 0 'sh /places/gvisor.sh /places'
 }
 
 # What the page says of Docker without flags, with the configuration of the packages.

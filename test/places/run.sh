@@ -3,9 +3,10 @@
 #
 #   run.sh PLACE ...      UPDATE=1: record what came out instead
 #
-# Places: musl no-fuse no-userns docker-root docker-user docker-page podman podman-unmasked gvisor gvisor-docker
+# Places: musl no-fuse no-userns docker-root docker-user docker-page podman podman-unmasked
 #         docker-IMAGE podman-IMAGE, with debian, ubuntu, node, python, golang or alpine as IMAGE
-#         gvisor-page kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
+#         gvisor gvisor-user gvisor-files gvisor-files-user gvisor-docker gvisor-page
+#         kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
 #
 # CACHE     kernels, root file systems and images, made when they are missing (/var/tmp/agentsh-places)
 # EVASIONS  the corpus of bypasses; its probes run in the places that have what they need
@@ -82,8 +83,8 @@ one() {
 wants_probes() {
 	[ -x "$corpus/run-all.sh" ] || return 1
 	# The corpus needs root outside, python3 and bash; its programs are built for this machine.
-	case $1 in docker-root | podman | podman-unmasked) ;; docker-* | podman-*) [ "$1" = gvisor-docker ] || return 1 ;; esac
-	case $1 in musl | arm64-* | docker-user | no-userns | *-page) return 1 ;; esac
+	case $1 in docker-root | podman | podman-unmasked) ;; docker-* | podman-*) return 1 ;; esac
+	case $1 in musl | arm64-* | docker-user | no-userns | gvisor-user | gvisor-files* | *-page) return 1 ;; esac
 }
 
 [ -x "$corpus/run-all.sh" ] || echo "places: no corpus in $corpus: no probes run" >&2

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,35 +50,49 @@ func probeMountAPI() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	const byDescriptor = unix.MOVE_MOUNT_F_EMPTY_PATH
-	if err := unix.MoveMount(root, "", unix.AT_FDCWD, "/", byDescriptor); err != nil {
+	if err := unix.MoveMount(root, "", unix.AT_FDCWD, "/", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return "", fmt.Errorf("move_mount: %w", err)
 	}
-	if err := unix.Mkdirat(root, "tree", 0o755); err != nil {
+	how, err := bindReadOnly("/usr", root)
+	if errors.Is(err, unix.EACCES) { // gVisor looks at the permissions first
+		if err := unix.Mkdirat(root, "own", 0o755); err != nil {
+			return "", err
+		}
+		how, err = bindReadOnly(fmt.Sprintf("/proc/self/fd/%d/own", root), root)
+	}
+	return "open_tree, " + how + ", move_mount, fsmount", err
+}
+
+// bindReadOnly mounts a directory in root, and proves that it cannot be written. how is the
+// call that made it so.
+func bindReadOnly(source string, root int) (how string, err error) {
+	name := strings.ReplaceAll(source, "/", "-")
+	if err := unix.Mkdirat(root, name, 0o755); err != nil {
 		return "", err
 	}
-	tree, err := unix.OpenTree(unix.AT_FDCWD, "/usr", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
 		return "", fmt.Errorf("open_tree: %w", err)
 	}
+	defer closeFD(tree)
 	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
-	how, err := "mount_setattr", unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attributes)
+	how, err = "mount_setattr", unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attributes)
 	old := errors.Is(err, unix.ENOSYS) // before Linux 5.12: a mount gets its attributes once it is in its place
 	if err != nil && !old {
 		return "", fmt.Errorf("mount_setattr: %w", err)
 	}
-	if err := unix.MoveMount(tree, "", root, "tree", byDescriptor); err != nil {
+	if err := unix.MoveMount(tree, "", root, name, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return "", fmt.Errorf("move_mount: %w", err)
 	}
 	if old {
 		how = "mount"
-		if err := unix.Mount("", fmt.Sprintf("/proc/self/fd/%d/tree", root), "",
+		if err := unix.Mount("", fmt.Sprintf("/proc/self/fd/%d/%s", root, name), "",
 			unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 			return "", fmt.Errorf("remount: %w", err)
 		}
 	}
-	_, err = unix.Openat(root, "tree/.agentsh-probe", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-	return "open_tree, " + how + ", move_mount, fsmount", MustFail("writing to a read-only mount", err, unix.EROFS)
+	_, err = unix.Openat(root, name+"/.agentsh-probe", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	return how, MustFail("writing to a read-only mount", err, unix.EROFS)
 }
 
 // probeNewRoot makes a new tmpfs the root directory, as a session does.
