@@ -324,7 +324,7 @@ func TestAShimThatCannotOpenASessionRunsNothing(t *testing.T) {
 			})
 		}
 	}
-	if got, code := runInImage(t, root, "", "/bin/sh", "-c", "echo $((6*7))"); code != 0 || got != "42\n" {
+	if got, code := runInImage(t, root, "", "/usr/bin/env", "-C", "/work", "/bin/sh", "-c", "echo $((6*7))"); code != 0 || got != "42\n" {
 		t.Errorf("put back: exit %d\n%s", code, got)
 	}
 }
