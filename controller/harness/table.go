@@ -93,6 +93,7 @@ var (
 // runNeeds are the mechanisms that no sandbox of a run goes without.
 var runNeeds = map[string]string{
 	"file_server":     needsFileServer,
+	"mapped_files":    "git in the sandbox of a run maps its files",
 	"namespaces":      needsFileServer,
 	"nested_commands": needsFileServer + ", which needs namespaces",
 }
