@@ -222,12 +222,13 @@ soak: deps-check build ## 100,000 execs, 10,000 processes, signal storms: an hou
 		./seccomp ./seccomp/target ./supervisor/notify ./supervisor/launch
 
 # The same checks in containers and small roots, as recorded: doc/platforms/places.md. Further
-# places: docker-IMAGE and podman-IMAGE with debian, ubuntu, node, python, golang or alpine, kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
+# places: docker-examples, docker-IMAGE and podman-IMAGE with debian, ubuntu, node, python, golang or alpine,
+# kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
 # gVisor of 2026-09-05, of the branch that go install can build: 5 minutes, once. Static, or it does not start.
 RUNSC  := $(TOOLS)/runsc-v0.0.0-20260905035102
-PLACES ?= musl no-fuse no-userns docker-root docker-user docker-page podman podman-unmasked gvisor gvisor-user gvisor-files gvisor-files-user gvisor-docker gvisor-page
+PLACES ?= musl no-fuse no-userns docker-root docker-user docker-profile docker-root-profile docker-alpine docker-page podman podman-unmasked podman-profile podman-root-profile gvisor gvisor-user gvisor-files gvisor-files-user gvisor-docker gvisor-page
 places: build $(if $(filter arm64-%,$(PLACES)),cross) $(if $(filter gvisor%,$(PLACES)),$(RUNSC)) ## the same checks in containers, minimal roots and virtual machines
-	packaging/deps.sh places $(if $(filter arm64-%,$(PLACES)),places-arm64)
+	packaging/deps.sh places $(if $(filter docker-examples,$(PLACES)),places-examples) $(if $(filter arm64-%,$(PLACES)),places-arm64)
 	GO="$(GO)" EVASIONS=$(EVASIONS) RUNSC=$(RUNSC) test/places/run.sh $(PLACES)
 
 $(RUNSC):

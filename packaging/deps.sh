@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a set of make targets needs: build, check, packages, bench,
-# places, places-arm64, browser, coherence, learn, services, suites.
+# places, places-examples, places-arm64, browser, coherence, learn, services, suites.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -45,6 +45,10 @@ for set in "$@"; do
 	places)
 		for p in mmdebstrap gcc libc6-dev musl busybox-static qemu-system-x86 docker.io podman runc iptables nftables cpio kmod e2fsprogs xz-utils zstd util-linux iproute2 debian-archive-keyring; do want "$p"; done
 		;;
+	places-examples)
+		want docker-compose
+		tool npm npm
+		;;
 	places-arm64) want qemu-system-arm ;;
 	coherence) tool cargo cargo ;;
 	learn)
@@ -62,7 +66,7 @@ for set in "$@"; do
 		tool chromium chromium
 		;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64, browser, coherence, learn, services or suites" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-examples, places-arm64, browser, coherence, learn, services or suites" >&2
 		exit 2
 		;;
 	esac

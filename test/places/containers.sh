@@ -45,6 +45,38 @@ place_docker_user() {
 	docker run --rm --user 1000:1000 -v "$work/places:/places:ro" places:root sh /places/check.sh /places
 }
 
+# with_profile are the flags of doc/platforms/docker.md that give a whole session, without root
+# or with it. The file server's device is open to everybody, as distributions have it.
+with_profile() {
+	local device=$work/fuse
+	[ -e "$device" ] || { mknod "$device" c 10 229 && chmod 666 "$device"; }
+	flags=(--device "$device:/dev/fuse")
+	case $1 in
+	docker-profile | podman-profile)
+		flags+=(--user 1000:1000 --cap-drop ALL --security-opt no-new-privileges --security-opt "seccomp=$root/packaging/containers/seccomp-user.json")
+		case $1 in docker-*) flags+=(--security-opt systempaths=unconfined) ;; *) flags+=(--security-opt unmask=ALL) ;; esac
+		;;
+	*) flags+=(--cap-add SYS_ADMIN --cap-add NET_ADMIN --cap-add SYS_PTRACE --security-opt "seccomp=$root/packaging/containers/seccomp-root.json") ;;
+	esac
+}
+
+place_docker_profile() {
+	local flags
+	with_profile "$1"
+	docker_bundle "$1"
+	docker run --rm "${flags[@]}" -v "$work/places:/places:ro" places:root sh /places/check.sh /places
+}
+
+place_docker_root_profile() { place_docker_profile "$1"; }
+
+place_podman_profile() {
+	local flags
+	with_profile "$1"
+	podman_run "$1" "${flags[@]}"
+}
+
+place_podman_root_profile() { place_podman_profile "$1"; }
+
 # podman_ready writes the settings that it needs on a machine whose root may not
 # raise limits, and imports the root.
 podman_ready() {

@@ -124,6 +124,27 @@ image_rows() {
 	done
 }
 
+# place_docker_examples runs what examples/containers says, with Compose and the program of
+# development containers.
+place_docker_examples() {
+	local to=$work/examples cli=$CACHE/devcontainers-0.89.0
+	export DOCKER_BUILDKIT=0 COMPOSE_DOCKER_CLI_BUILD=0
+	docker_ready
+	image_context "$work/agentsh"
+	docker build -q -t agentsh -f "$root/packaging/docker/Dockerfile" "$work/agentsh" >/dev/null
+	docker tag places:root debian:12 # its FROM
+	cp -r "$root/examples/containers" "$to"
+	chown -R 1000:1000 "$to"
+	cd "$to"
+	printf 'compose\t%s\n' "$(docker-compose run --rm work sh -c ': >made && echo "in $PWD as $(id -u)"' | tail -1)"
+	[ -x "$cli/node_modules/.bin/devcontainer" ] || npm install --silent --no-audit --no-fund --prefix "$cli" @devcontainers/cli@0.89.0 >&2
+	set -- --workspace-folder . --docker-path "$(command -v docker)"
+	printf 'devcontainer, started\t%s\n' "$("$cli/node_modules/.bin/devcontainer" up "$@" --buildkit never | grep -o '"outcome":"[a-z]*"')"
+	printf 'devcontainer\t%s\n' "$("$cli/node_modules/.bin/devcontainer" exec "$@" agentsh exec -- sh -c ': >made && echo "in $PWD as $(id -u)"')"
+	printf 'devcontainer, written\t%s\n' "$(stat -c %u "$to/made")"
+	docker ps -q | xargs -r docker rm -f >/dev/null
+}
+
 docker_image() {
 	docker_ready
 	image_build docker "$1"

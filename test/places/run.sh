@@ -4,6 +4,7 @@
 #   run.sh PLACE ...      UPDATE=1: record what came out instead
 #
 # Places: musl no-fuse no-userns docker-root docker-user docker-page podman podman-unmasked
+#         docker-profile docker-root-profile podman-profile podman-root-profile docker-examples
 #         docker-IMAGE podman-IMAGE, with debian, ubuntu, node, python, golang or alpine as IMAGE
 #         gvisor gvisor-user gvisor-files gvisor-files-user gvisor-docker gvisor-page
 #         kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
