@@ -135,7 +135,7 @@ place_docker_examples() {
 	docker tag places:root debian:12 # its FROM
 	cp -r "$root/examples/containers" "$to"
 	chown -R 1000:1000 "$to"
-	cd "$to"
+	cd "$to" || return
 	printf 'compose\t%s\n' "$(docker-compose run --rm work sh -c ': >made && echo "in $PWD as $(id -u)"' | tail -1)"
 	[ -x "$cli/node_modules/.bin/devcontainer" ] || npm install --silent --no-audit --no-fund --prefix "$cli" @devcontainers/cli@0.89.0 >&2
 	set -- --workspace-folder . --docker-path "$(command -v docker)"
