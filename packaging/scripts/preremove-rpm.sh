@@ -2,10 +2,7 @@
 # As preremove.sh; rpm says how many of the package remain.
 set -eu
 [ "${1:-0}" = 0 ] || exit 0
-if [ "$(id -u)" != 0 ]; then
+if [ -e /usr/lib/agentsh/shells/manifest.json ]; then
 	echo "agentsh stands in for the shells of this system: run 'agentsh shim uninstall' first" >&2
 	exit 1
-fi
-if [ -e /usr/lib/agentsh/shells/manifest.json ]; then
-	/usr/bin/agentsh shim uninstall
 fi
