@@ -237,7 +237,7 @@ var callers = map[string][]string{
 		"supervisor/launch/prober.go",
 	}, // the second answers a call of its own process
 	"os.StartProcess":  {},
-	"syscall.ForkExec": {"controller/sandbox/host/guard.go"},  // the guard of a host command starts it
+	"syscall.ForkExec": {"controller/sandbox/host/guard.go"}, // the guard of a host command starts it
 	"syscall.Exec": {
 		"supervisor/imageroot/imageroot.go",
 		"internal/shim/packager.go",

@@ -72,12 +72,12 @@ func TestAdvisoryRulesAreShownAsSuchEverywhere(t *testing.T) {
 	for n, place := range places {
 		out, err := os.ReadFile(filepath.Join(dir, "tmp", strconv.Itoa(n)))
 		want := note
-		switch name, _, _ := strings.Cut(place, " --"); {
-		case name == "exec $flags":
+		switch name, _, _ := strings.Cut(place, " --"); name {
+		case "exec $flags":
 			want = "agentsh: note: " + note + ": nothing stops them\nran\n"
-		case name == "detect":
+		case "detect":
 			want = "\ncommands                     advisory    the first program"
-		case name == "session create", name == "session destroy one":
+		case "session create", "session destroy one":
 			continue
 		}
 		if err != nil || !strings.Contains(string(out), want) {
