@@ -2,6 +2,8 @@ package supervisor
 
 import (
 	"context"
+	"fmt"
+	"path/filepath"
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -10,8 +12,9 @@ import (
 )
 
 // approvalSettings say who approves by a policy. channel says that somebody can
-// answer over a channel.
-func approvalSettings(a policy.Approvals, channel bool) approve.Settings {
+// answer over a channel. A program in one of the governed directories never approves:
+// commands can change it.
+func approvalSettings(a policy.Approvals, channel bool, governed []wire.Governed) approve.Settings {
 	settings := approve.Settings{Timeout: a.Timeout}
 	switch a.Via {
 	case "tty":
@@ -21,6 +24,10 @@ func approvalSettings(a policy.Approvals, channel bool) approve.Settings {
 			settings.Closed = "nobody can answer this session over a channel: make it with 'agentsh session create'"
 		}
 	case "command":
+		if name := changeable(a.Command, governed); name != "" {
+			settings.Closed = fmt.Sprintf("approvals.command: commands can change %s: move it out of the workspace", name)
+			break
+		}
 		settings.Program = func(ctx context.Context, q wire.Question) (wire.Answer, error) {
 			return askProgram(ctx, a.Command, q)
 		}
@@ -28,6 +35,36 @@ func approvalSettings(a policy.Approvals, channel bool) approve.Settings {
 		settings.Closed = "the policy has no approvals, which name who approves"
 	}
 	return settings
+}
+
+// changeable returns a file of an approval command that lies in a governed directory; empty:
+// none does. Links are followed.
+func changeable(argv []string, governed []wire.Governed) string {
+	for _, name := range argv {
+		if !filepath.IsAbs(name) {
+			continue // an argument; the program's name is absolute
+		}
+		for _, g := range governed {
+			if within(resolve(name), resolve(g.Backing)) || within(filepath.Clean(name), filepath.Clean(g.Backing)) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// resolve follows the links of a name; what is missing is taken as it is.
+func resolve(name string) string {
+	if real, err := filepath.EvalSymlinks(name); err == nil {
+		return real
+	}
+	return filepath.Clean(name)
+}
+
+// within reports whether a path is a directory or lies below it.
+func within(name, dir string) bool {
+	rel, err := filepath.Rel(dir, name)
+	return err == nil && filepath.IsLocal(rel)
 }
 
 // askProgram has the operator's program answer: it reads the question as JSON

@@ -9,6 +9,8 @@ import (
 
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // askPolicy has a person decide about uname, by a way that the test fills in.
@@ -133,5 +135,45 @@ func TestASessionThatEndsDeniesWhatWaits(t *testing.T) {
 	}
 	if exit := <-ended; exit.Kind == wire.ExitExited && exit.Code == 0 {
 		t.Errorf("%+v", exit)
+	}
+}
+
+// A program that commands can change never approves, by whatever name.
+func TestAProgramInTheWorkspaceDoesNotApprove(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	for _, test := range []struct {
+		command  string // with the workspace as W and a directory outside as O
+		approves bool
+	}{{"W/ask", false}, {"O/link", false}, {"/bin/sh, W/ask", false}, {"W/../work/ask", false}, {"O/ask", true}} {
+		cfg, log := testConfig(t, testPolicy)
+		outside := t.TempDir()
+		command := strings.NewReplacer("W", cfg.Cwd, "O", outside).Replace(test.command)
+		p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(askPolicy("approvals: {via: command, command: [" + command + "]}\n"))},
+			syntax.Options{Vars: cfg.Policy.Vars()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Policy = p
+		for _, name := range []string{filepath.Join(cfg.Cwd, "ask"), filepath.Join(outside, "ask")} {
+			if err := os.WriteFile(name, []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink(filepath.Join(cfg.Cwd, "ask"), filepath.Join(outside, "link")); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(context.Background(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+		exit, _, err := b.Exec(context.Background(), wire.ExecRequest{Argv: []string{"uname"}}, wire.Streams{})
+		if err != nil || (exit.Kind == wire.ExitDenied) == test.approves ||
+			!test.approves && !strings.Contains(exit.Message+exit.Hint, "move it out of the workspace") {
+			t.Errorf("%s: %+v %v", test.command, exit, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

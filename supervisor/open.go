@@ -95,7 +95,9 @@ func newSession(cfg Config, state *state) *Session {
 	}
 	s.approvals = approve.New(approve.Config{
 		Session: s.ID(), Emit: s.journal.emit,
-		Settings: func() approve.Settings { return approvalSettings(s.rules.policy().Approvals(), cfg.Channel) },
+		Settings: func() approve.Settings {
+			return approvalSettings(s.rules.policy().Approvals(), cfg.Channel, cfg.Files.Governed)
+		},
 	})
 	s.life.ended = func(why *Ended) {
 		cfg.Log.Warn("session ended", "session", s.ID(), "cause", why.Cause, "reason", why)

@@ -321,7 +321,7 @@ func (o *execOptions) plan() (*plan, error) {
 	}
 	find := stateDir
 	if o.shim {
-		find = shimState
+		find = func() (layout.State, error) { return shimState(workspace) }
 	}
 	state, err := find()
 	if err != nil {
@@ -419,7 +419,7 @@ func (o *execOptions) directories(configured string) (cwd, workspace string, err
 		return "", "", fmt.Errorf("workspace: %w", err)
 	}
 	if named == "" {
-		workspace = project.Root(workspace, project.Home())
+		workspace = project.Root(workspace, project.UsersTrust(), project.Homes()...)
 	}
 	if o.cwd != "" {
 		return o.cwd, workspace, nil
@@ -431,10 +431,7 @@ func (o *execOptions) directories(configured string) (cwd, workspace string, err
 // hereIn is the current directory when it is in the workspace, else that.
 func hereIn(workspace string) (string, error) {
 	here, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	if !within(here, workspace) {
+	if err != nil || !within(here, workspace) { // it may have been removed
 		here = workspace
 	}
 	return here, nil

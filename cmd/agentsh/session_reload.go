@@ -39,7 +39,12 @@ such place is named.`,
 				return err
 			}
 			o := execOptions{policy: file, config: config}
-			p, err := o.findPolicy(operator.Policy, one.Workspace, state, host.PolicyVars(one.Workspace, operator.Vars))
+			vars := host.PolicyVars(one.Workspace, operator.Vars)
+			if args[0] == sharedName { // its policy is the machine's, whoever calls
+				o.config = orDefault(config, layout.Config)
+				delete(vars, "USER_HOME")
+			}
+			p, err := o.findPolicy(operator.Policy, one.Workspace, state, vars)
 			if err != nil {
 				return err
 			}

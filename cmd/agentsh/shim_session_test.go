@@ -110,7 +110,7 @@ func sharedByAll(t *testing.T, root string) {
 
 func starterKilled(t *testing.T, root string) {
 	for _, made := range []string{
-		".", "run/agentsh/.making-shim", "run/agentsh/shim/lock", "run/agentsh/shim/log", "run/agentsh/shim/socket",
+		".", "run/agentsh/shim/lock", "run/agentsh/shim/log", "run/agentsh/shim/socket",
 	} {
 		starter := exec.Command("unshare", "-m", "bash", "-c", inImage, "bash", root, "/bin/sh", "-c", "true")
 		starter.Env = []string{"PATH=" + os.Getenv("PATH")}

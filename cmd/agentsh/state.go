@@ -29,13 +29,20 @@ func stateDir() (layout.State, error) {
 }
 
 // shimState is the state directory for a shim: also a user whose home cannot have one
-// has a session.
-func shimState() (layout.State, error) {
+// has a session. It is never in the workspace, whatever the caller's variables say.
+func shimState(workspace string) (layout.State, error) {
 	dir, err := layout.FindState(os.Getenv, os.Geteuid())
+	if err == nil && within(project.Resolve(string(dir)), workspace) {
+		err = fmt.Errorf("state directory %s: it is in the workspace", dir)
+	}
 	if err == nil {
 		err = dir.Make()
 	}
-	if err != nil && os.Geteuid() != 0 {
+	if err != nil && os.Geteuid() == 0 {
+		if dir, err = layout.FindState(func(string) string { return "" }, 0); err == nil {
+			err = dir.Make()
+		}
+	} else if err != nil {
 		dir, err = layout.FallbackState(os.Geteuid())
 	}
 	if err != nil {
@@ -59,7 +66,7 @@ func openStore() (*snapshot.Store, error) {
 // findPolicy loads the policy of a session: the one that the command line or its
 // configuration names, else the one that [project.Policy] finds.
 func (o *execOptions) findPolicy(operator, workspace string, state layout.State, vars map[string]string) (*policy.Policy, error) {
-	own := []string{string(state), project.UserConfig()}
+	own := project.Own(string(state), workspace)
 	if o.policy != "" || o.config != "" {
 		return loadPolicy(source{orDefault(o.policy, operator), os.ReadFile}, vars, own)
 	}
@@ -83,8 +90,9 @@ type source struct {
 }
 
 // loadPolicy loads a policy. Only vars of the operator's configuration can move the
-// project root out of the workspace. own are directories of agentsh itself, which no
-// command may change: where the workspace holds one, rules deny that.
+// project root out of the workspace. own are files and directories of agentsh itself, which
+// no command may change: where the workspace holds one, rules deny that. A workspace in one
+// of them is refused.
 func loadPolicy(from source, vars map[string]string, own []string) (*policy.Policy, error) {
 	if from.file == "" {
 		return nil, failure.New(failure.Ours, errors.New("no policy"),
@@ -99,6 +107,12 @@ func loadPolicy(from source, vars map[string]string, own []string) (*policy.Poli
 	p, err := syntax.Load(main, options)
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "run 'agentsh policy check "+from.file+"'")
+	}
+	for _, name := range own {
+		if within(vars["WORKSPACE"], name) {
+			return nil, failure.New(failure.Ours, fmt.Errorf("workspace %s: agentsh keeps what it knows in %s", vars["WORKSPACE"], name),
+				"work in another directory, or name one with --workspace DIR")
+		}
 	}
 	guard := ownRules(p.Name(), from.file, vars["WORKSPACE"], own)
 	if guard == nil {
@@ -118,20 +132,17 @@ func loadPolicy(from source, vars map[string]string, own []string) (*policy.Poli
 	return p, nil
 }
 
-// ownRules is a policy that extends a file by rules for the directories of own that lie
-// in the workspace; nil: none does.
+// ownRules is a policy that extends a file by rules for what of own lies in the workspace;
+// nil: nothing does.
 func ownRules(name, file, workspace string, own []string) []byte {
 	var dirs, above []string
 	for _, dir := range own {
-		if real, err := filepath.EvalSymlinks(dir); err == nil {
-			dir = real
-		}
 		if !strings.HasPrefix(dir, workspace+"/") {
 			continue
 		}
-		dirs = append(dirs, glob.Quote(dir)+"/**")
+		dirs = append(dirs, glob.Quote(dir), glob.Quote(dir)+"/**")
 		for up := filepath.Dir(dir); up != workspace; up = filepath.Dir(up) {
-			above = append(above, glob.Quote(up))
+			above = append(above, glob.Quote(up)) // nobody else may get in there, nor may the user be kept out
 		}
 	}
 	if len(dirs) == 0 {
@@ -144,7 +155,7 @@ func ownRules(name, file, workspace string, own []string) []byte {
 	rules := []map[string]any{rule("own-state", dirs, []string{"read", "write", "create", "delete", "rename", "chmod", "chown", "link",
 		"symlink", "mkdir", "rmdir", "mknod", "xattr", "utime", "execute"})} // looking passes: tools list trees
 	if len(above) > 0 {
-		rules = append(rules, rule("above-own-state", above, []string{"rename", "symlink", "delete", "rmdir", "link"}))
+		rules = append(rules, rule("above-own-state", above, []string{"rename", "symlink", "delete", "rmdir", "link", "chmod", "chown"}))
 	}
 	data, err := json.Marshal(map[string]any{"version": 1, "name": name, "extends": []string{file}, "file_rules": rules})
 	if err != nil {
@@ -160,9 +171,19 @@ func tools(operator supervisor.OperatorConfig, p *policy.Policy) project.Tools {
 	if operator.Path != supervisor.DefaultOperator.Path {
 		home = ""
 	}
-	return project.FindTools(home, func(dir string) bool {
-		d, _ := p.Evaluate(&policy.FileRequest{Path: dir + "/program", Op: policy.OpExecute})
+	permits := func(dir string, op policy.FileOp) bool {
+		d, _ := p.Evaluate(&policy.FileRequest{Path: dir + "/program", Op: op})
 		return d.Permits()
+	}
+	return project.FindTools(home, func(dir string) bool {
+		for _, d := range []string{dir, project.Resolve(dir)} {
+			for _, op := range []policy.FileOp{policy.OpWrite, policy.OpCreate, policy.OpRename} {
+				if permits(d, op) {
+					return false // commands would choose the programs of later ones
+				}
+			}
+		}
+		return permits(dir, policy.OpExecute)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -67,9 +68,51 @@ func UserConfig() string {
 		return filepath.Join(dir, "agentsh")
 	}
 	if home := Home(); home != "" {
-		return filepath.Join(home, ".config/agentsh")
+		return filepath.Join(home, userDir)
 	}
 	return ""
+}
+
+// Directories of agentsh in a home.
+const (
+	userDir  = ".config/agentsh"
+	stateDir = ".local/state/agentsh"
+)
+
+// Own returns what belongs to agentsh and could lie in a workspace: the state directory,
+// the user's policy and its directory, and both directories of the user database's home and
+// of a workspace that is somebody's home. Each is named as it is found and without links.
+func Own(state, workspace string) []string {
+	names := []string{state, UserConfig(), userPolicy()}
+	for _, home := range Homes() {
+		names = append(names, filepath.Join(home, userDir), filepath.Join(home, stateDir))
+	}
+	for _, dir := range []string{filepath.Join(workspace, userDir), filepath.Join(workspace, stateDir)} {
+		if _, err := os.Lstat(dir); err == nil {
+			names = append(names, dir)
+		}
+	}
+	var out []string
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		for _, n := range []string{filepath.Clean(name), Resolve(name)} {
+			if !slices.Contains(out, n) {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
+}
+
+// Resolve follows the links of a name, as far as it exists.
+func Resolve(name string) string {
+	name = filepath.Clean(name)
+	if real, err := filepath.EvalSymlinks(name); err == nil || name == "/" {
+		return real
+	}
+	return filepath.Join(Resolve(filepath.Dir(name)), filepath.Base(name))
 }
 
 func userPolicy() string {
@@ -89,8 +132,8 @@ func usable(name string) (there bool, note string) {
 		return !errors.Is(err, fs.ErrNotExist), "" // reading it gives the error
 	}
 	st, _ := info.Sys().(*syscall.Stat_t)
-	if st == nil || st.Uid != 0 && int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o002 != 0 {
-		return false, fmt.Sprintf("%s is not used: it must belong to this user, and others may not write it (chmod o-w)", name)
+	if st == nil || st.Uid != 0 && int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return false, fmt.Sprintf("%s is not used: it must belong to this user, and others may not write it (chmod go-w)", name)
 	}
 	return true, ""
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,7 +61,7 @@ func TestTheWorkspaceIsTheRepositoryAround(t *testing.T) {
 			if test.home != "" {
 				home = filepath.Join(dir, test.home)
 			}
-			if got := Root(filepath.Join(dir, test.from), home); got != filepath.Join(dir, test.want) {
+			if got := Root(filepath.Join(dir, test.from), "", home); got != filepath.Join(dir, test.want) {
 				t.Errorf("from %s: %s", test.from, got)
 			}
 		})
@@ -81,9 +82,68 @@ func TestARepositoryOfAnotherUserIsNotTheWorkspace(t *testing.T) {
 	if err := os.Lchown(filepath.Join(dir, "a/b"), 4321, 4321); err != nil { // root works for that user
 		t.Fatal(err)
 	}
+	if got := Root(filepath.Join(dir, "a/b"), ""); got != filepath.Join(dir, "a/b") {
+		t.Errorf("the repository is that user's, its directory is not: %s was taken", got)
+	}
+	if err := os.Lchown(filepath.Join(dir, "a"), 4321, 4321); err != nil {
+		t.Fatal(err)
+	}
 	if got := Root(filepath.Join(dir, "a/b"), ""); got != filepath.Join(dir, "a") {
 		t.Errorf("%s was taken", got)
 	}
+}
+
+// Commands can make a repository below the project, and remove the project's.
+func TestATrustedProjectStaysTheWorkspace(t *testing.T) {
+	dir, trust := tree(t, "a/.agentsh/policy.yaml", "a/sub/.git/HEAD", "a/sub/x/", "b/.git/HEAD", "b/x/"), Trust(filepath.Join(tree(t), "trust"))
+	if _, err := trust.Add(PolicyFile(filepath.Join(dir, "a")), nil); err != nil {
+		t.Fatal(err)
+	}
+	for from, want := range map[string]string{"a/sub/x": "a", "a/sub": "a", "a": "a", "b/x": "b"} {
+		if got := Root(filepath.Join(dir, from), trust); got != filepath.Join(dir, want) {
+			t.Errorf("from %s: %s", from, got)
+		}
+	}
+	if got := Root(filepath.Join(dir, "a/sub/x"), trust, filepath.Join(dir, "a")); got != filepath.Join(dir, "a/sub") {
+		t.Errorf("a home is no project: %s", got)
+	}
+}
+
+// Only what the name says without links and .. is the machine's.
+func TestTheMachinesFilesHaveCleanNames(t *testing.T) {
+	dir := tree(t, "x")
+	name := dir + "/link/../../../../../../../../etc/agentsh/x.yaml"
+	for name, want := range map[string]bool{"/etc/agentsh/policies/x.yaml": true, name: false, "/etc/agentsh/../x": false, "/etc/agentshx": false} {
+		if ofMachine(name) != want {
+			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}
+
+func TestWhatAgentshKeepsIsNamedWithAndWithoutLinks(t *testing.T) {
+	dir := tree(t, "dotfiles/config/", "dotfiles/policy.yaml", "home/", "n/.config/agentsh/policy.yaml")
+	home := filepath.Join(dir, "home")
+	if err := os.Symlink("../dotfiles/config", filepath.Join(home, ".config")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HOME", home)
+	t.Setenv("XDG_CONFIG_HOME", "")
+	has := func(own []string, name string) {
+		t.Helper()
+		if !slices.Contains(own, filepath.Join(dir, name)) {
+			t.Errorf("%s is not in %q", name, own)
+		}
+	}
+	own := Own(filepath.Join(home, "state"), filepath.Join(dir, "n"))
+	has(own, "home/state")
+	has(own, "home/.config/agentsh")
+	has(own, "dotfiles/config/agentsh") // it is missing, and commands could make it
+	has(own, "n/.config/agentsh")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "dotfiles/config/agentsh"), 0o700),
+		os.Symlink("../../policy.yaml", filepath.Join(dir, "dotfiles/config/agentsh/policy.yaml"))); err != nil {
+		t.Fatal(err)
+	}
+	has(Own(filepath.Join(home, "state"), dir), "dotfiles/policy.yaml")
 }
 
 func TestATrustedPolicyIsUsedAsItWas(t *testing.T) {
@@ -169,7 +229,7 @@ func TestTheUsersPolicyComesBeforeTheMachines(t *testing.T) {
 	if c, err := Policy(trust, tree(t), "/machine.yaml"); err != nil || c.File != file || c.Note != "" {
 		t.Errorf("%+v %v", c, err)
 	}
-	if err := os.Chmod(file, 0o666); err != nil {
+	if err := os.Chmod(file, 0o660); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Policy(trust, tree(t), "/machine.yaml")

@@ -1,31 +1,44 @@
 package project
 
 import (
+	"cmp"
 	"os"
+	"os/user"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 )
 
-// Root returns the root of the git repository around a directory, else the directory.
-// dir is absolute and has no links. The search ends at a mount point, at home and at
-// the directories that hold home: what lies there is more than one project. It passes
-// over a repository that another user made. See safe.directory in git-config(1).
-func Root(dir, home string) string {
+// Root returns the root of the project around a directory: the nearest directory whose
+// policy the user trusts, else the root of the git repository, else the directory. The
+// first one counts more, because commands can make repositories and remove them. dir is
+// absolute and has no links. The search ends at a mount point, at the user's homes and at
+// the directories that hold them: what lies there is more than one project. It passes over
+// a repository that another user made. See safe.directory in git-config(1).
+func Root(dir string, trust Trust, homes ...string) string {
 	start, ok := describe(dir)
 	if !ok {
 		return dir
 	}
-	if real, err := filepath.EvalSymlinks(home); err == nil {
-		home = real
+	for i, home := range homes {
+		if real, err := filepath.EvalSymlinks(home); err == nil {
+			homes[i] = real
+		}
 	}
+	found := ""
 	for d := dir; ; d = filepath.Dir(d) {
 		here, ok := describe(d)
-		if !ok || here.Dev != start.Dev || d == "/" || home != "" && (home+"/" == d+"/" || strings.HasPrefix(home, d+"/")) {
-			return dir
+		holds := func(home string) bool { return home != "" && (home == d || strings.HasPrefix(home, d+"/")) }
+		if !ok || here.Dev != start.Dev || d == "/" || slices.ContainsFunc(homes, holds) {
+			return cmp.Or(found, dir)
 		}
-		if git, ok := repository(d); ok && ours(git, start) && ours(here, start) {
+		if trust.Has(d) {
 			return d
+		}
+		if git, ok := repository(d); ok && found == "" && git.Uid == here.Uid && ours(git, start) {
+			found = d
 		}
 	}
 }
@@ -62,6 +75,19 @@ func Home() string {
 		return ""
 	}
 	return filepath.Clean(home)
+}
+
+// Homes returns the homes of the user who runs this program: the one of its environment,
+// and the one of the user database, which callers cannot set.
+func Homes() []string {
+	var out []string
+	if home := Home(); home != "" {
+		out = append(out, home)
+	}
+	if u, err := user.LookupId(strconv.Itoa(os.Geteuid())); err == nil && filepath.IsAbs(u.HomeDir) && filepath.Clean(u.HomeDir) != "/" {
+		out = append(out, filepath.Clean(u.HomeDir))
+	}
+	return out
 }
 
 // Session returns the session whose command runs this program; empty: none. It makes

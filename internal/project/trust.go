@@ -101,6 +101,25 @@ func (t Trust) find(file string) (r Record, trusted bool, err error) {
 	return r, true, err
 }
 
+// UsersTrust is where the user who runs this program has records; empty: nowhere.
+func UsersTrust() Trust {
+	state, err := layout.FindState(os.Getenv, os.Geteuid())
+	if err != nil {
+		return ""
+	}
+	return Trust(state.Trust())
+}
+
+// Has reports whether there is a record of the policy of a project, at whose root dir
+// then is.
+func (t Trust) Has(dir string) bool {
+	if t == "" {
+		return false
+	}
+	_, err := os.Lstat(t.name(PolicyFile(dir)))
+	return err == nil
+}
+
 // name is the record of a file; of no file, the directory.
 func (t Trust) name(file string) string {
 	if file == "" {
@@ -151,7 +170,7 @@ func (r Record) read(name string) ([]byte, error) {
 // ofMachine reports whether a file is the machine's: an upgrade of the package may
 // change it.
 func ofMachine(name string) bool {
-	return strings.HasPrefix(filepath.Clean(name), filepath.Dir(layout.Config)+"/")
+	return name == filepath.Clean(name) && strings.HasPrefix(name, filepath.Dir(layout.Config)+"/")
 }
 
 func digest(data []byte) string {

@@ -27,7 +27,7 @@ func ForPackage() bool {
 	}
 	pid := os.Getppid()
 	for range maxAncestors {
-		if pid <= 1 {
+		if pid < 1 {
 			return false
 		}
 		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))

@@ -22,6 +22,9 @@ func inContainer() bool {
 	})
 }
 
+// machinePolicy is the operator's policy where the configuration names none.
+var machinePolicy = layout.MachinePolicy
+
 // packagedDefault and packagedPlain are the policies that the packages' configuration names.
 const (
 	packagedDefault = layout.Policies + "/default.yaml"
@@ -67,6 +70,9 @@ func ContainerWorkspace(chosen bool) (string, error) {
 // namespaces. The packages' own choice there replaces nothing but the packages' default: a
 // policy that the operator chose stays, and is refused where it cannot be enforced.
 func containerPolicy(configured, inContainer string) string {
+	if _, err := os.Lstat(machinePolicy); err == nil && configured == "" {
+		configured = machinePolicy // commands would use it
+	}
 	chosen := configured != "" && configured != packagedDefault
 	if inContainer == "" || chosen && inContainer == packagedPlain {
 		return configured

@@ -32,6 +32,8 @@ func TestTheKeyContainerAppliesInContainersOnly(t *testing.T) {
 
 func TestInAContainerAPolicyOfTheOperatorStays(t *testing.T) {
 	const theirs, ours = packagedDefault, "/etc/agentsh/ours.yaml"
+	defer func(name string) { machinePolicy = name }(machinePolicy)
+	machinePolicy = filepath.Join(t.TempDir(), "policy.yaml")
 	for name, tt := range map[string]struct{ configured, inContainer, want string }{
 		"the packages' configuration":            {theirs, packagedPlain, packagedPlain},
 		"no policy":                              {"", packagedPlain, packagedPlain},
@@ -43,5 +45,11 @@ func TestInAContainerAPolicyOfTheOperatorStays(t *testing.T) {
 		if got := containerPolicy(tt.configured, tt.inContainer); got != tt.want {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+	if err := os.WriteFile(machinePolicy, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := containerPolicy("", packagedPlain); got != machinePolicy {
+		t.Errorf("the machine's policy: %q", got)
 	}
 }

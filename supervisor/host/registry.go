@@ -318,12 +318,35 @@ func (r *Registry) attachLiving(ctx context.Context, name, build string) (*chann
 	return nil, one, fmt.Errorf("session %s: %w: %w", name, ErrNoSession, err)
 }
 
+// making is the lock of whoever makes a session of a name.
+type making struct{ file *os.File }
+
+// Close removes the lock's file, which others may wait for, and frees the lock.
+func (m making) Close() {
+	_ = os.Remove(m.file.Name()) // a file that stays is locked again by the next one
+	m.file.Close()
+}
+
 // making takes the lock of whoever makes a session of a name.
-func (r *Registry) making(ctx context.Context, name string) (*os.File, error) {
+func (r *Registry) making(ctx context.Context, name string) (making, error) {
 	if !sessionName().MatchString(name) {
-		return nil, fmt.Errorf("session name %.64q: 1 to 32 lower case letters, digits, _ and -, no sign first", name)
+		return making{}, fmt.Errorf("session name %.64q: 1 to 32 lower case letters, digits, _ and -, no sign first", name)
 	}
-	return awaitLock(ctx, filepath.Join(r.dir, ".making-"+name), os.O_CREATE)
+	file := filepath.Join(r.dir, ".making-"+name)
+	for {
+		f, err := awaitLock(ctx, file, os.O_CREATE)
+		if err != nil {
+			return making{}, err
+		}
+		held, err := f.Stat()
+		if err != nil {
+			return making{}, errors.Join(err, f.Close())
+		}
+		if there, err := os.Lstat(file); err == nil && os.SameFile(held, there) {
+			return making{f}, nil
+		}
+		f.Close() // another one has made its session meanwhile, and removed the file
+	}
 }
 
 // AwaitEnd waits until no process has the name of a session, and removes what a killed

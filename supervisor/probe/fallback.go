@@ -251,6 +251,9 @@ func (m Missing) further(s Session) []string {
 		if m.Has(name) || name == Cgroup { // sessions without limits open without cgroups
 			continue
 		}
+		if name == MappedFiles && (m.Has(FileServer) || Try("fuse") != nil) {
+			continue // it is of use to a file server alone
+		}
 		if err := fallbacks[name].missing(); err != nil {
 			missing[name] = err
 		}

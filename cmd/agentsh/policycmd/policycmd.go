@@ -64,7 +64,7 @@ func (p *variables) values() (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("current directory: %w", err)
 		}
-		workspace = project.Root(dir, project.Home())
+		workspace = project.Root(dir, project.UsersTrust(), project.Homes()...)
 	}
 	workspace, err := filepath.Abs(workspace)
 	if err != nil {

@@ -110,7 +110,7 @@ func root(args []string) (string, error) {
 	if err != nil {
 		return "", failure.New(failure.Ours, err, "name a directory of the project")
 	}
-	return project.Root(dir, project.Home()), nil
+	return project.Root(dir, project.UsersTrust(), project.Homes()...), nil
 }
 
 // add trusts the policy of a workspace as it is now.
