@@ -216,7 +216,7 @@ func (m *NetworkSelector) names(a netip.Addr, at int, domain string) bool {
 	for _, g := range m.Domains {
 		if name, ok := g.Literal(); ok && name == domain {
 			for _, known := range guarded[at].names {
-				if name == known {
+				if name == known && (name != "localhost" || localhost(a)) {
 					return true
 				}
 			}
@@ -239,4 +239,10 @@ func narrow(networks []netip.Prefix, a netip.Addr, at int) bool {
 		}
 	}
 	return false
+}
+
+// localhost reports whether the name localhost stands for a: of 127.0.0.0/8 the other
+// addresses can be those of other services.
+func localhost(a netip.Addr) bool {
+	return a == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || a == netip.IPv6Loopback() || a.IsUnspecified()
 }

@@ -169,6 +169,13 @@ func (n *networkRules) toward(to destination) (Decision, reason) {
 	if to.domain != "" {
 		found = n.domains.First(to.domain, found, accept)
 	}
+	if to.domain != "localhost" && (to.addr.IsLoopback() || to.addr.IsUnspecified()) {
+		own := to // another name in the hosts file lifts no rule against localhost
+		own.domain = "localhost"
+		found = n.domains.First(own.domain, found, func(id int32) bool {
+			return !rules[id].Effect.Permits() && rules[id].Network.matches(&own, rules[id].Effect)
+		})
+	}
 	if found != none {
 		return Decision{Effect: rules[found].Effect, Rule: rules[found]}, reason{}
 	}

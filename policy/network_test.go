@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"net/netip"
 	"testing"
 
 	"agentsh/policy"
@@ -27,4 +28,43 @@ func FuzzNetwork(f *testing.F) {
 func anyNetwork(t *testing.T) *policy.Policy {
 	t.Helper()
 	return load(t, "network_rules: [{name: all, domains: ['*'], decision: allow}]\n")
+}
+
+// The name localhost stands for two addresses of the many that reach this machine, and
+// another name of one of them lifts no rule against it.
+func TestLocalhostIsTwoAddresses(t *testing.T) {
+	for _, test := range []struct {
+		rules   string
+		request policy.NetworkRequest
+		permits bool
+	}{
+		{"{name: r, domains: [localhost], ports: [80], decision: allow}", policy.NetworkRequest{Addr: address(t, "127.0.0.1")}, true},
+		{"{name: r, domains: [localhost], ports: [80], decision: allow}", policy.NetworkRequest{Addr: address(t, "::1")}, true},
+		{"{name: r, domains: [localhost], ports: [80], decision: allow}", policy.NetworkRequest{Addr: address(t, "0.0.0.0")}, true},
+		{"{name: r, domains: [localhost], ports: [80], decision: allow}", policy.NetworkRequest{Addr: address(t, "127.0.0.53")}, false},
+		{"{name: r, domains: [localhost], ports: [80], decision: allow}", policy.NetworkRequest{Addr: address(t, "::ffff:127.0.0.2")}, false},
+		{"{name: r, domains: [localhost], ports: [80], decision: allow}",
+			policy.NetworkRequest{Domain: "localhost", Addr: address(t, "127.0.0.2")}, false},
+		{denyLocalhost, policy.NetworkRequest{Domain: "vm", Addr: address(t, "127.0.0.1")}, false},
+		{denyLocalhost, policy.NetworkRequest{Domain: "vm", Addr: address(t, "127.0.0.2")}, false},
+		{denyLocalhost, policy.NetworkRequest{Addr: address(t, "127.0.0.1")}, false},
+		{"{name: r, cidrs: [127.0.0.0/8], decision: allow}, {name: no, domains: [localhost], decision: deny}",
+			policy.NetworkRequest{Domain: "vm", Addr: address(t, "127.0.0.1")}, true},
+	} {
+		test.request.Port = 80
+		if d, _ := load(t, "network_rules: ["+test.rules+"]\n").Evaluate(&test.request); d.Permits() != test.permits {
+			t.Errorf("%s: %+v: permitted %v", test.rules, test.request, !test.permits)
+		}
+	}
+}
+
+const denyLocalhost = "{name: no, domains: [localhost], decision: deny}, {name: r, domains: ['*'], cidrs: [127.0.0.0/8], decision: allow}"
+
+func address(t *testing.T, text string) netip.Addr {
+	t.Helper()
+	a, ok := policy.ParseAddress(text)
+	if !ok {
+		t.Fatal(text)
+	}
+	return a
 }

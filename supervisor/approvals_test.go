@@ -148,8 +148,8 @@ func TestAProgramInTheWorkspaceDoesNotApprove(t *testing.T) {
 		cfg, log := testConfig(t, testPolicy)
 		outside := t.TempDir()
 		command := strings.NewReplacer("W", cfg.Cwd, "O", outside).Replace(test.command)
-		p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(askPolicy("approvals: {via: command, command: [" + command + "]}\n"))},
-			syntax.Options{Vars: cfg.Policy.Vars()})
+		text := askPolicy("approvals: {via: command, command: [" + command + "]}\n")
+		p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(text)}, syntax.Options{Vars: cfg.Policy.Vars()})
 		if err != nil {
 			t.Fatal(err)
 		}

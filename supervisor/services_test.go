@@ -72,9 +72,10 @@ def proxied(host, port):
 		script := fill(connect + `
 print(ask("localhost", OPEN), ask("127.0.0.1", OPEN), ask("0.0.0.0", OPEN), proxied("localhost", OPEN), proxied("127.0.0.1", OPEN))
 print(ask("localhost", CLOSED), ask("127.0.0.1", CLOSED), proxied("localhost", CLOSED))
+print(ask("127.0.0.2", OPEN), ask("::ffff:127.0.0.2", OPEN), proxied("127.0.0.2", OPEN))
 `)
 		exit, out := b.run(t, "python3", "-c", script)
-		if want := "outside outside outside outside outside\nrefused refused 403\n"; exit.Code != 0 || out != want {
+		if want := "outside outside outside outside outside\nrefused refused 403\nrefused refused 403\n"; exit.Code != 0 || out != want {
 			t.Errorf("%+v: %q, want %q", exit, out, want)
 		}
 		refused := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventNet && e.Decision == "deny" })
@@ -84,9 +85,26 @@ print(ask("localhost", CLOSED), ask("127.0.0.1", CLOSED), proxied("localhost", C
 		if b.network.Shared() {
 			return // its port is taken
 		}
+		// An address whose answers the session's network drops: the connection would wait.
+		unanswered := fill(connect + `
+s = socket.socket()
+s.setsockopt(socket.IPPROTO_IP, 15, 1) # IP_FREEBIND
+s.bind(("198.51.100.9", 0))
+try:
+    s.connect(("127.0.0.1", OPEN))
+    print("connected")
+except OSError as e:
+    print(e.strerror)
+`)
+		if exit, out := b.run(t, "python3", "-c", unanswered); exit.Code != 0 || out != "Cannot assign requested address\n" {
+			t.Errorf("from an address that gets no answer: %+v: %q", exit, out)
+		}
 		own := fill(connect + `
 import threading
-l = socket.create_server(("127.0.0.1", OPEN))
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+l.bind(("127.0.0.1", OPEN))
+l.listen()
 def serve():
     while True: l.accept()[0].sendall(b"inside\n")
 threading.Thread(target=serve, daemon=True).start()

@@ -424,17 +424,16 @@ func (o *execOptions) directories(configured string) (cwd, workspace string, err
 	if o.cwd != "" {
 		return o.cwd, workspace, nil
 	}
-	here, err := hereIn(workspace)
-	return here, workspace, err
+	return hereIn(workspace), workspace, nil
 }
 
 // hereIn is the current directory when it is in the workspace, else that.
-func hereIn(workspace string) (string, error) {
+func hereIn(workspace string) string {
 	here, err := os.Getwd()
 	if err != nil || !within(here, workspace) { // it may have been removed
-		here = workspace
+		return workspace
 	}
-	return here, nil
+	return here
 }
 
 // environment is the requested environment; NAME alone takes this process's value.

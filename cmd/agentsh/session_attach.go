@@ -33,9 +33,7 @@ func (o *execOptions) attach(ctx context.Context) (runner, error) {
 	}
 	a := &attached{client: client, one: one, cwd: o.cwd}
 	if a.cwd == "" {
-		if a.cwd, err = hereIn(one.Workspace); err != nil {
-			return nil, failure.New(failure.Ours, errors.Join(err, client.Close()), "")
-		}
+		a.cwd = hereIn(one.Workspace)
 	}
 	return a, nil
 }

@@ -61,11 +61,7 @@ func (o *execOptions) joinShared(ctx context.Context, registry *host.Registry) (
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	a := &attached{client: client, one: one}
-	if a.cwd, err = hereIn(one.Workspace); err != nil {
-		return nil, failure.New(failure.Ours, errors.Join(err, client.Close()), "")
-	}
-	return a, nil
+	return &attached{client: client, one: one, cwd: hereIn(one.Workspace)}, nil
 }
 
 // sharedRegistry is where the shared session of this user is: always in the same place,

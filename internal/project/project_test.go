@@ -95,7 +95,8 @@ func TestARepositoryOfAnotherUserIsNotTheWorkspace(t *testing.T) {
 
 // Commands can make a repository below the project, and remove the project's.
 func TestATrustedProjectStaysTheWorkspace(t *testing.T) {
-	dir, trust := tree(t, "a/.agentsh/policy.yaml", "a/sub/.git/HEAD", "a/sub/x/", "b/.git/HEAD", "b/x/"), Trust(filepath.Join(tree(t), "trust"))
+	dir := tree(t, "a/.agentsh/policy.yaml", "a/sub/.git/HEAD", "a/sub/x/", "b/.git/HEAD", "b/x/")
+	trust := Trust(filepath.Join(tree(t), "trust"))
 	if _, err := trust.Add(PolicyFile(filepath.Join(dir, "a")), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,8 @@ func TestATrustedProjectStaysTheWorkspace(t *testing.T) {
 func TestTheMachinesFilesHaveCleanNames(t *testing.T) {
 	dir := tree(t, "x")
 	name := dir + "/link/../../../../../../../../etc/agentsh/x.yaml"
-	for name, want := range map[string]bool{"/etc/agentsh/policies/x.yaml": true, name: false, "/etc/agentsh/../x": false, "/etc/agentshx": false} {
+	names := map[string]bool{"/etc/agentsh/policies/x.yaml": true, name: false, "/etc/agentsh/../x": false, "/etc/agentshx": false}
+	for name, want := range names {
 		if ofMachine(name) != want {
 			t.Errorf("%s: %v", name, !want)
 		}

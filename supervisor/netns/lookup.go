@@ -98,7 +98,7 @@ func inetRequest(protocol byte, local, peer netip.AddrPort) []byte {
 		copy(field[:], a.AsSlice())
 		b = append(b, field[:]...)
 	}
-	b = binary.NativeEndian.AppendUint32(b, 0)             // any interface
+	b = binary.NativeEndian.AppendUint32(b, 1)             // lo: sockets bound to it too
 	return binary.NativeEndian.AppendUint64(b, ^uint64(0)) // any cookie
 }
 

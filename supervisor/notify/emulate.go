@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -82,8 +83,13 @@ func (h *sockets) emulateConnect(c *call, t *target.Target, fd int, a sockaddr, 
 	if err != nil {
 		return noAnswer, err
 	}
+	if !h.network.Shared && !local.Addr().IsLoopback() {
+		return deny(unix.EADDRNOTAVAIL), nil // the session's network drops the answers to it
+	}
 	forget := to.Register(local)
+	stuck := time.AfterFunc(connectTime, func() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) })
 	errno, _ = errnoOf(unix.Connect(s.fd, peer))
+	stuck.Stop()
 	if errno == 0 {
 		return success, nil
 	}
@@ -92,6 +98,10 @@ func (h *sockets) emulateConnect(c *call, t *target.Target, fd int, a sockaddr, 
 	}
 	return deny(errno), nil
 }
+
+// connectTime bounds a connect(2) of this process to a listener of its own, which the kernel
+// completes at once. A command may have its socket drop the answer.
+const connectTime = 3 * time.Second
 
 // peer is the address to connect to, of the socket's family.
 func (s *socket) peer(asked netip.Addr, to *Destination) (unix.Sockaddr, unix.Errno) {
