@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,6 +66,30 @@ func TestProcessesBehaveAsTheyDoWithoutSupervision(t *testing.T) {
 					s.end()
 					s.printed(c.want)
 				})
+			}
+		})
+	}
+}
+
+// Threads that race to execute are traced while one of them waits in its exec for the others
+// to be reaped. One processor is enough for the supervisor: to trace a thread may block.
+func TestThreadsThatRaceToExecuteNeedOneProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	bin, dir := place(t)
+	program, hello := filepath.Join(bin, "processes"), filepath.Join(dir, "hello")
+	native, err := exec.Command(program, "dethread", hello).CombinedOutput()
+	if err != nil {
+		t.Fatalf("natively: %v %s", err, native)
+	}
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			for range 10 {
+				s := &session{t: t, done: make(chan error, 1), traced: e.traced}
+				cmd := exec.Command(program, "dethread", hello)
+				cmd.Stdout, cmd.Stderr = &s.out, &s.out
+				s.start(Config{Rules: Rules{Evaluate: withoutUSR2, Prompt: e.prompt}}, CommandInfo{ID: "c1"}, cmd, judged...)
+				s.end()
+				s.printed(string(native))
 			}
 		})
 	}

@@ -34,6 +34,17 @@ func Ptrace(request, tid int, data uintptr) error {
 	return nil
 }
 
+// Seize traces a thread. It blocks while another thread of that process is in an exec,
+// which may end only when threads are reaped that others of this process trace. So the Go
+// scheduler has to know. See cred_guard_mutex in ptrace_attach of kernel/ptrace.c.
+func Seize(tid, options int) error {
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, uintptr(options), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 // Interrupt stops a traced thread at its next chance.
 func Interrupt(tid int) error {
 	if err := Ptrace(unix.PTRACE_INTERRUPT, tid, 0); err != nil {

@@ -20,7 +20,7 @@ type tracer struct {
 // seize attaches to a thread. If the supervisor dies, the kernel kills that thread.
 func (t *tracer) seize(tid int) error {
 	const options = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
-	if err := engine.Ptrace(unix.PTRACE_SEIZE, tid, options); err != nil {
+	if err := engine.Seize(tid, options); err != nil {
 		return fmt.Errorf("trace the exec of thread %d, which a debugger may hold: %w", tid, err)
 	}
 	t.traced = tid

@@ -30,7 +30,7 @@ func (b *bell) open() error {
 		return fmt.Errorf("start the bell of a tracing thread: %w", unix.Errno(-pid))
 	}
 	b.pid, b.stack = pid, started.stack
-	if err := engine.Ptrace(unix.PTRACE_SEIZE, pid, unix.PTRACE_O_EXITKILL); err != nil {
+	if err := engine.Seize(pid, unix.PTRACE_O_EXITKILL); err != nil {
 		return fmt.Errorf("trace the bell of a tracing thread: %w", err) // it ends with this thread
 	}
 	return nil

@@ -80,7 +80,7 @@ func (t *thread) begin(pid int) error {
 		t.bell.remove()
 		return err
 	}
-	if err := engine.Ptrace(unix.PTRACE_SEIZE, pid, options); err != nil {
+	if err := engine.Seize(pid, options); err != nil {
 		t.bell.remove()
 		return describe("trace", pid, err)
 	}
