@@ -39,6 +39,7 @@ var ranks = map[string]int{
 	"internal/layout":            -1, // names paths, touches none
 	"internal/mistake":           -1, // looks at texts; whoever reads a key asks it
 	"internal/statedir":          0,
+	"internal/paths":             -1, // questions about names of files
 	"internal/project":           1, // finds what a command line does not name; starts nothing
 	"internal/selfexec":          0,
 	"supervisor/probe/trial":     0, // tests of every package ask it through testenv

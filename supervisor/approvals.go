@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"agentsh/internal/paths"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/approve"
@@ -45,26 +46,12 @@ func changeable(argv []string, governed []wire.Governed) string {
 			continue // an argument; the program's name is absolute
 		}
 		for _, g := range governed {
-			if within(resolve(name), resolve(g.Backing)) || within(filepath.Clean(name), filepath.Clean(g.Backing)) {
+			if paths.Within(paths.Resolve(name), paths.Resolve(g.Backing)) || paths.Within(filepath.Clean(name), g.Backing) {
 				return name
 			}
 		}
 	}
 	return ""
-}
-
-// resolve follows the links of a name; what is missing is taken as it is.
-func resolve(name string) string {
-	if real, err := filepath.EvalSymlinks(name); err == nil {
-		return real
-	}
-	return filepath.Clean(name)
-}
-
-// within reports whether a path is a directory or lies below it.
-func within(name, dir string) bool {
-	rel, err := filepath.Rel(dir, name)
-	return err == nil && filepath.IsLocal(rel)
 }
 
 // askProgram has the operator's program answer: it reads the question as JSON

@@ -144,7 +144,7 @@ func TestAProgramInTheWorkspaceDoesNotApprove(t *testing.T) {
 	for _, test := range []struct {
 		command  string // with the workspace as W and a directory outside as O
 		approves bool
-	}{{"W/ask", false}, {"O/link", false}, {"/bin/sh, W/ask", false}, {"W/../work/ask", false}, {"O/ask", true}} {
+	}{{"W/ask", false}, {"O/link", false}, {"/bin/sh, W/ask", false}, {"W/../work/ask", false}, {"O/dir/later", false}, {"O/ask", true}} {
 		cfg, log := testConfig(t, testPolicy)
 		outside := t.TempDir()
 		command := strings.NewReplacer("W", cfg.Cwd, "O", outside).Replace(test.command)
@@ -159,8 +159,10 @@ func TestAProgramInTheWorkspaceDoesNotApprove(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := os.Symlink(filepath.Join(cfg.Cwd, "ask"), filepath.Join(outside, "link")); err != nil {
-			t.Fatal(err)
+		for name, target := range map[string]string{"link": filepath.Join(cfg.Cwd, "ask"), "dir": cfg.Cwd} {
+			if err := os.Symlink(target, filepath.Join(outside, name)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		s, err := Open(context.Background(), cfg)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
+	"agentsh/internal/paths"
 	"agentsh/internal/project"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -154,6 +156,8 @@ func (o *execOptions) run(ctx context.Context, argv []string, std stdio) error {
 type runner interface {
 	// start is the directory in which a command starts by default.
 	start() string
+	// workspace is the first directory under file policy.
+	workspace() string
 	// execute runs it and closes the runner.
 	execute(context.Context, wire.ExecRequest, wire.Streams) (result, error)
 	close() error
@@ -211,8 +215,8 @@ func (o *execOptions) request(argv []string, w runner) (wire.ExecRequest, error)
 	if err != nil {
 		return wire.ExecRequest{}, err
 	}
-	if s, is := w.(shellRunner); is && o.shim {
-		environment = shimEnvironment(environment, s.workspace())
+	if o.shim {
+		environment = shimEnvironment(environment, w.workspace())
 	}
 	return wire.ExecRequest{
 		ID: "exec", Argv: argv, Program: o.program, Cwd: w.start(), Env: environment, DeadlineMS: o.timeout.Milliseconds(),
@@ -256,6 +260,8 @@ type oneShot struct {
 }
 
 func (p *oneShot) start() string { return p.cwd }
+
+func (p *oneShot) workspace() string { return p.config.Files.Governed[0].Path }
 
 func (p *oneShot) close() error { return p.audit.Close() }
 
@@ -391,11 +397,8 @@ func (o *execOptions) bootstrapOf(p *plan) wire.Bootstrap {
 	if len(p.tools.Path) > 0 {
 		boot.Path = strings.Join(append(p.tools.Path, p.operator.Path), ":")
 	}
-	for name, value := range p.tools.Env {
-		if _, set := p.operator.EnvInject[name]; !set {
-			boot.EnvInject = map[string]string{name: value}
-		}
-	}
+	boot.EnvInject = maps.Clone(p.tools.Env)
+	maps.DeleteFunc(boot.EnvInject, func(name, _ string) bool { _, set := p.operator.EnvInject[name]; return set })
 	return boot
 }
 
@@ -430,7 +433,7 @@ func (o *execOptions) directories(configured string) (cwd, workspace string, err
 // hereIn is the current directory when it is in the workspace, else that.
 func hereIn(workspace string) string {
 	here, err := os.Getwd()
-	if err != nil || !within(here, workspace) { // it may have been removed
+	if err != nil || !paths.Within(here, workspace) { // it may have been removed
 		return workspace
 	}
 	return here

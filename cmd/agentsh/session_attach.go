@@ -48,6 +48,8 @@ func sessionFailure(err error) error {
 
 func (a *attached) start() string { return a.cwd }
 
+func (a *attached) workspace() string { return a.one.Workspace }
+
 func (a *attached) close() error { return a.client.Close() }
 
 // execute runs one command in the session and disconnects.

@@ -17,6 +17,7 @@ import (
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
+	"agentsh/internal/paths"
 	"agentsh/internal/shim"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
@@ -57,7 +58,7 @@ func shimCommand(ctx context.Context, executable string, argv []string, std stdi
 	if err != nil {
 		return err
 	}
-	if here, err := os.Getwd(); err != nil || !within(here, w.workspace()) {
+	if here, err := os.Getwd(); err != nil || !paths.Within(here, w.workspace()) {
 		fmt.Fprintf(std.err, "agentsh: note: %s is not in the workspace %s: the shell starts in %s\n",
 			orDefault(here, "the current directory"), w.workspace(), w.start())
 	}

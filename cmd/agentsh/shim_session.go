@@ -11,6 +11,7 @@ import (
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
+	"agentsh/internal/paths"
 	"agentsh/internal/shim"
 	"agentsh/supervisor/host"
 )
@@ -18,17 +19,8 @@ import (
 // sharedName is the name of the session that the shells of a user share.
 const sharedName = "shim"
 
-// shellRunner runs the shell that a shim stands in for.
-type shellRunner interface {
-	runner
-	workspace() string
-}
-
-func (p *oneShot) workspace() string  { return p.config.Files.Governed[0].Path }
-func (a *attached) workspace() string { return a.one.Workspace }
-
 // shimSession opens the session of a shim: its own, or the shared one.
-func (o *execOptions) shimSession(ctx context.Context) (shellRunner, error) {
+func (o *execOptions) shimSession(ctx context.Context) (runner, error) {
 	session, err := shim.Session("/")
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
@@ -51,8 +43,10 @@ func (o *execOptions) joinShared(ctx context.Context, registry *host.Registry) (
 		if err != nil {
 			return host.Described{}, err
 		}
-		o.tell(plan)
 		boot, err := o.bootstrap(plan)
+		if err == nil {
+			o.tell(plan)
+		}
 		return host.Described{Config: o.config, Boot: boot}, err
 	})
 	if f := (*failure.Failure)(nil); errors.As(err, &f) {
@@ -123,11 +117,6 @@ func serveShared(ctx context.Context) error {
 func shimEnvironment(environment []string, workspace string) []string {
 	return slices.DeleteFunc(environment, func(e string) bool {
 		home, is := strings.CutPrefix(e, "HOME=")
-		return is && !within(home, workspace)
+		return is && !paths.Within(home, workspace)
 	})
-}
-
-// within reports whether a path is a directory or lies below it.
-func within(name, dir string) bool {
-	return name == dir || strings.HasPrefix(name, dir+"/")
 }

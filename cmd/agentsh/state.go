@@ -11,6 +11,7 @@ import (
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
+	"agentsh/internal/paths"
 	"agentsh/internal/project"
 	"agentsh/internal/snapshot"
 	"agentsh/policy"
@@ -32,7 +33,7 @@ func stateDir() (layout.State, error) {
 // has a session. It is never in the workspace, whatever the caller's variables say.
 func shimState(workspace string) (layout.State, error) {
 	dir, err := layout.FindState(os.Getenv, os.Geteuid())
-	if err == nil && within(project.Resolve(string(dir)), workspace) {
+	if err == nil && paths.Within(paths.Resolve(string(dir)), workspace) {
 		err = fmt.Errorf("state directory %s: it is in the workspace", dir)
 	}
 	if err == nil {
@@ -109,7 +110,7 @@ func loadPolicy(from source, vars map[string]string, own []string) (*policy.Poli
 		return nil, failure.New(failure.Ours, err, "run 'agentsh policy check "+from.file+"'")
 	}
 	for _, name := range own {
-		if within(vars["WORKSPACE"], name) {
+		if paths.Within(vars["WORKSPACE"], name) {
 			return nil, failure.New(failure.Ours, fmt.Errorf("workspace %s: agentsh keeps what it knows in %s", vars["WORKSPACE"], name),
 				"work in another directory, or name one with --workspace DIR")
 		}
@@ -176,7 +177,7 @@ func tools(operator supervisor.OperatorConfig, p *policy.Policy) project.Tools {
 		return d.Permits()
 	}
 	return project.FindTools(home, func(dir string) bool {
-		for _, d := range []string{dir, project.Resolve(dir)} {
+		for _, d := range []string{dir, paths.Resolve(dir)} {
 			for _, op := range []policy.FileOp{policy.OpWrite, policy.OpCreate, policy.OpRename} {
 				if permits(d, op) {
 					return false // commands would choose the programs of later ones

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/layout"
+	"agentsh/internal/paths"
 )
 
 // Choice is the policy of a command line that names none.
@@ -97,22 +98,13 @@ func Own(state, workspace string) []string {
 		if name == "" {
 			continue
 		}
-		for _, n := range []string{filepath.Clean(name), Resolve(name)} {
+		for _, n := range []string{filepath.Clean(name), paths.Resolve(name)} {
 			if !slices.Contains(out, n) {
 				out = append(out, n)
 			}
 		}
 	}
 	return out
-}
-
-// Resolve follows the links of a name, as far as it exists.
-func Resolve(name string) string {
-	name = filepath.Clean(name)
-	if real, err := filepath.EvalSymlinks(name); err == nil || name == "/" {
-		return real
-	}
-	return filepath.Join(Resolve(filepath.Dir(name)), filepath.Base(name))
 }
 
 func userPolicy() string {

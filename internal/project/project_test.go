@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/testenv"
 	"agentsh/policy"
 )
 
@@ -69,9 +70,7 @@ func TestTheWorkspaceIsTheRepositoryAround(t *testing.T) {
 }
 
 func TestARepositoryOfAnotherUserIsNotTheWorkspace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give files away")
-	}
+	testenv.Need(t, testenv.Root) // it gives files away
 	dir := tree(t, "a/.git/HEAD", "a/b/")
 	if err := os.Lchown(filepath.Join(dir, "a/.git"), 4321, 4321); err != nil {
 		t.Fatal(err)

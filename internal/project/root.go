@@ -7,8 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
+
+	"agentsh/internal/paths"
 )
 
 // Root returns the root of the project around a directory: the nearest directory whose
@@ -30,7 +31,7 @@ func Root(dir string, trust Trust, homes ...string) string {
 	found := ""
 	for d := dir; ; d = filepath.Dir(d) {
 		here, ok := describe(d)
-		holds := func(home string) bool { return home != "" && (home == d || strings.HasPrefix(home, d+"/")) }
+		holds := func(home string) bool { return home != "" && paths.Within(home, d) }
 		if !ok || here.Dev != start.Dev || d == "/" || slices.ContainsFunc(homes, holds) {
 			return cmp.Or(found, dir)
 		}

@@ -19,8 +19,9 @@ var packagers = []string{
 const maxAncestors = 64
 
 // ForPackage reports whether root's package manager started this process, or something
-// that it started did. It tells by the files that run, of which root alone can make
-// one, and by nothing that a caller sets.
+// that it started did. It tells by the files that run as its ancestors, and by nothing that
+// a caller sets. Who can make a user namespace outside of sessions can pretend to be one:
+// nothing confines that process anyway.
 func ForPackage() bool {
 	if os.Geteuid() != 0 || os.Getuid() != 0 {
 		return false

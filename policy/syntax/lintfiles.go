@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/paths"
 	"agentsh/policy"
 	"agentsh/policy/glob"
 )
@@ -79,7 +80,7 @@ func (l *linter) openParents(g *glob.Glob) []openParent {
 // sessions. Directories above the workspace are not part of the project, so no
 // rule should close them.
 func (l *linter) replacing(dir string) policy.FileOp {
-	if workspace := l.vars["WORKSPACE"]; workspace != "" && within(workspace, dir) {
+	if workspace := l.vars["WORKSPACE"]; workspace != "" && paths.Within(workspace, dir) {
 		return 0
 	}
 	for _, value := range l.vars {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/paths"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
@@ -66,7 +67,7 @@ func cleanVars(vars map[string]string) map[string]string {
 // would then match files outside the workspace.
 func (l *loader) checkRoots() {
 	root, workspace := l.vars["PROJECT_ROOT"], l.vars["WORKSPACE"]
-	if l.opts.OutsideWorkspace || root == "" || workspace == "" || within(root, workspace) {
+	if l.opts.OutsideWorkspace || root == "" || workspace == "" || paths.Within(root, workspace) {
 		return
 	}
 	l.problems = append(l.problems, policy.Problem{
@@ -74,11 +75,6 @@ func (l *loader) checkRoots() {
 		Message: fmt.Sprintf("PROJECT_ROOT %s is not in the workspace %s", root, workspace),
 		Hint:    "point it below the workspace, or allow it in the configuration",
 	})
-}
-
-// within reports whether name is dir or lies below it.
-func within(name, dir string) bool {
-	return dir == "/" && strings.HasPrefix(name, "/") || name == dir || strings.HasPrefix(name, dir+"/")
 }
 
 // file parses one source and then the files it extends.
