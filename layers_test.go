@@ -40,7 +40,7 @@ var ranks = map[string]int{
 	"internal/mistake":           -1, // looks at texts; whoever reads a key asks it
 	"internal/statedir":          0,
 	"internal/paths":             -1, // questions about names of files
-	"internal/project":           1, // finds what a command line does not name; starts nothing
+	"internal/project":           1,  // finds what a command line does not name; starts nothing
 	"internal/selfexec":          0,
 	"supervisor/probe/trial":     0, // tests of every package ask it through testenv
 	"internal/shim":              0, // the command installs, sessions show the originals
