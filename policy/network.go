@@ -154,26 +154,17 @@ func (n *networkRules) toward(to destination) (Decision, reason) {
 		at = guard(to.addr)
 	}
 	rules := n.rules
-	accept := func(id int32) bool {
+	accept := func(to *destination, id int32) bool {
 		rule := rules[id]
-		return rule.Network.matches(&to, rule.Effect) &&
+		return rule.Network.matches(to, rule.Effect) &&
 			(at < 0 || rule.Effect == Deny || rule.Network.names(to.addr, at, to.domain))
 	}
-	found := none
-	for _, id := range n.anyHost {
-		if accept(id) {
-			found = id
-			break
-		}
-	}
-	if to.domain != "" {
-		found = n.domains.First(to.domain, found, accept)
-	}
+	found := n.first(to.domain, none, func(id int32) bool { return accept(&to, id) })
 	if to.domain != "localhost" && (to.addr.IsLoopback() || to.addr.IsUnspecified()) {
 		own := to // another name in the hosts file lifts no rule against localhost
 		own.domain = "localhost"
-		found = n.domains.First(own.domain, found, func(id int32) bool {
-			return !rules[id].Effect.Permits() && rules[id].Network.matches(&own, rules[id].Effect)
+		found = n.first(own.domain, found, func(id int32) bool {
+			return !rules[id].Effect.Permits() && accept(&own, id)
 		})
 	}
 	if found != none {
@@ -183,6 +174,24 @@ func (n *networkRules) toward(to destination) (Decision, reason) {
 		return Decision{}, reason{text: guarded[at].what + " addresses are refused unless a rule names them", about: to.addr.String()}
 	}
 	return Decision{Effect: n.other}, reason{}
+}
+
+// first returns the first rule before the given one that accept accepts. Of the rules
+// that are indexed it sees those that name the domain.
+func (n *networkRules) first(domain string, before int32, accept func(id int32) bool) int32 {
+	for _, id := range n.anyHost {
+		if id >= before {
+			break
+		}
+		if accept(id) {
+			before = id
+			break
+		}
+	}
+	if domain == "" {
+		return before
+	}
+	return n.domains.First(domain, before, accept)
 }
 
 // matches reports whether the rule matches the destination. An unknown property

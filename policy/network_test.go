@@ -48,6 +48,8 @@ func TestLocalhostIsTwoAddresses(t *testing.T) {
 		{denyLocalhost, policy.NetworkRequest{Domain: "vm", Addr: address(t, "127.0.0.1")}, false},
 		{denyLocalhost, policy.NetworkRequest{Domain: "vm", Addr: address(t, "127.0.0.2")}, false},
 		{denyLocalhost, policy.NetworkRequest{Addr: address(t, "127.0.0.1")}, false},
+		{"{name: no, domains: [localhost, 192.0.2.1], decision: deny}, {name: r, domains: ['*'], cidrs: [127.0.0.0/8], decision: allow}",
+			policy.NetworkRequest{Domain: "vm", Addr: address(t, "127.0.0.1")}, false},
 		{"{name: r, cidrs: [127.0.0.0/8], decision: allow}, {name: no, domains: [localhost], decision: deny}",
 			policy.NetworkRequest{Domain: "vm", Addr: address(t, "127.0.0.1")}, true},
 	} {

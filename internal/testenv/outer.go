@@ -29,7 +29,11 @@ func Below(t *testing.T, test, mode, name string, env ...string) {
 	}
 	outer := OuterProgram(t)
 	program := filepath.Join(filepath.Dir(outer), "program") // another user can read it there
-	if data, err := os.ReadFile(self); err != nil || os.WriteFile(program, data, 0o755) != nil {
+	data, err := os.ReadFile(self)
+	if err == nil {
+		err = os.WriteFile(program, data, 0o755)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), outer, mode, program, "-test.run=^"+test+"$", "-test.v", "-test.timeout=5m")

@@ -44,7 +44,7 @@ func TestAHarnessOfInitRuns(t *testing.T) {
 				c.run("echo mended > a.txt && git commit -q -am 'Mend it' && echo committed"), fakemodel.Turn{Say: "It is mended."},
 			))}
 			w.write("ca.pem", string(w.serveAt("127.0.0.1:443", c.host)), 0o644)
-			w.write("config.yaml", "network: {resolvers: ['"+serveNames(t)+"'], ca_files: ['"+w.path("ca.pem")+"']}\n", 0o644)
+			w.write("config.yaml", "network: {resolvers: ['"+testenv.NameServer(t)+"'], ca_files: ['"+w.path("ca.pem")+"']}\n", 0o644)
 			w.write("repo/a.txt", "broken\n", 0o644)
 			w.git("init", "-q", "-b", "main")
 			w.commit("first")

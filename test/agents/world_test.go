@@ -30,8 +30,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-
 	"agentsh/controller"
 	"agentsh/controller/runtime"
 	"agentsh/internal/fakemodel"
@@ -123,7 +121,7 @@ func newWorld(t *testing.T, h harness, script fakemodel.Script) *world {
 	w := &world{t: t, bin: bin, dir: t.TempDir(), model: fakemodel.New(script)}
 	ca := w.serve()
 	w.write("ca.pem", string(ca), 0o644)
-	w.write("config.yaml", "network: {resolvers: ['"+serveNames(t)+"'], ca_files: ['"+w.path("ca.pem")+"']}\n", 0o644)
+	w.write("config.yaml", "network: {resolvers: ['"+testenv.NameServer(t)+"'], ca_files: ['"+w.path("ca.pem")+"']}\n", 0o644)
 	w.copy("../../examples/policies/demo.yaml", "policies/demo.yaml")
 	w.copy("../../examples/claude/policy.yaml", "claude/policy.yaml")
 	w.write("claude/test.yaml", `version: 1
@@ -421,50 +419,4 @@ func (w *world) serveAt(address, name string) (ca []byte) {
 		w.t.Fatal(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-}
-
-// serveNames answers every question about an address with 127.0.0.1.
-func serveNames(t *testing.T) string {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	t.Cleanup(func() {
-		conn.Close()
-		<-done
-	})
-	go func() {
-		defer close(done)
-		buf := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			if answer := answerName(buf[:n]); answer != nil {
-				_, _ = conn.WriteTo(answer, from)
-			}
-		}
-	}()
-	return conn.LocalAddr().String()
-}
-
-func answerName(question []byte) []byte {
-	var m dnsmessage.Message
-	if err := m.Unpack(question); err != nil || len(m.Questions) != 1 {
-		return nil
-	}
-	m.Response, m.Additionals = true, nil
-	if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
-		m.Answers = []dnsmessage.Resource{{
-			Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
-		}}
-	}
-	answer, err := m.Pack()
-	if err != nil {
-		return nil
-	}
-	return answer
 }

@@ -47,9 +47,10 @@ if [ "${EV_NETWORK:-}" = own ]; then
 fi
 
 place=$(mktemp -d /var/tmp/evasions.XXXXXX) || exit 2
-secret=
+secret='' built=
 end() {
 	[ -n "$secret" ] && kill "$secret" 2>/dev/null
+	[ "$built" != /opt/evasions-built ] || rm -rf "$built"
 	if [ -n "${KEEP:-}" ]; then echo "evasions: logs are in $place" >&2; else rm -rf "$place"; fi
 }
 trap end EXIT

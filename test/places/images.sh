@@ -7,7 +7,8 @@ image_context() {
 	local to=$1
 	mkdir -p "$to/policies"
 	cp "$root/bin/agentsh" "$root/bin/agentctl" "$root/bash_startup.sh" "$root/LICENSE" "$root/packaging/config.yaml" "$to/"
-	cp "$root"/packaging/policies/*[!t].yaml "$to/policies/"
+	cp "$root"/packaging/policies/*.yaml "$to/policies/"
+	rm "$to"/policies/*_test.yaml
 	cp -r "$root/packaging/containers" "$to/"
 	cp "$root/packaging/licences/LGPL-2.1.txt" "$to/THIRD_PARTY_NOTICES" # a build has more
 	chmod -R a+rX "$to"
@@ -26,8 +27,10 @@ base_context() {
 		;;
 	python)
 		mkdir -p "$to/usr/local/bin" "$to/usr/local/lib"
-		cp -L "$CACHE/root-amd64/usr/bin/python3" "$to/usr/local/bin/python3"
-		cp -r "$CACHE/root-amd64/usr/lib/python3.11" "$to/usr/local/lib/"
+		local debian
+		debian=$(debian_root)
+		cp -L "$debian/usr/bin/python3" "$to/usr/local/bin/python3"
+		cp -r "$debian/usr/lib/python3.11" "$to/usr/local/lib/"
 		;;
 	golang)
 		mkdir -p "$to/usr/local/go" "$to/go/bin" "$to/go/src"
