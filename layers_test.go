@@ -94,6 +94,7 @@ var ranks = map[string]int{
 	"controller/report":          5, // describes runs; the command is beside it
 	"supervisor/host":            5, // serves sessions, lists them and describes the machine
 	"cmd/agentsh/failure":        0, // how a command line ends
+	"cmd/agentsh/discovery":      5, // sessions and what explains them find one policy
 	"cmd/agentsh/policycmd":      6, // the commands of a policy's author
 	"cmd/agentsh/projectcmd":     6, // what a person decides about a project
 	"cmd/agentsh":                7,

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
@@ -325,11 +326,11 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	find := stateDir
+	where := stateDir
 	if o.shim {
-		find = func() (layout.State, error) { return shimState(workspace) }
+		where = func() (layout.State, error) { return shimState(workspace) }
 	}
-	state, err := find()
+	state, err := where()
 	if err != nil {
 		return nil, err
 	}
@@ -337,7 +338,10 @@ func (o *execOptions) plan() (*plan, error) {
 	if o.shim {
 		delete(vars, "USER_HOME") // the caller's variables decide nothing for a shim
 	}
-	p, err := o.findPolicy(operator.Policy, workspace, state, vars)
+	find := discovery.Request{
+		File: o.policy, Alone: o.config != "", Operator: operator.Policy, Workspace: workspace, State: state, Vars: vars, Notes: os.Stderr,
+	}
+	p, err := find.Policy()
 	if err != nil {
 		return nil, err
 	}
@@ -345,7 +349,7 @@ func (o *execOptions) plan() (*plan, error) {
 	if path == "" {
 		path = newAuditPath(state)
 	}
-	return &plan{operator, p, here, workspace, path, state, told, tools(operator, p)}, nil
+	return &plan{operator, p, here, workspace, path, state, told, discovery.Tools(operator, p)}, nil
 }
 
 // openOneShot is the plan with its audit log open.
@@ -395,7 +399,7 @@ func (o *execOptions) bootstrapOf(p *plan) wire.Bootstrap {
 		Home: layout.CommandHome, StoreDir: p.state.Store(), Network: o.network, Degraded: o.fallbacks(),
 	}
 	if len(p.tools.Path) > 0 {
-		boot.Path = strings.Join(append(p.tools.Path, p.operator.Path), ":")
+		boot.Path = p.tools.Of(p.operator.Path)
 	}
 	boot.EnvInject = maps.Clone(p.tools.Env)
 	maps.DeleteFunc(boot.EnvInject, func(name, _ string) bool { _, set := p.operator.EnvInject[name]; return set })

@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/wire"
+	"agentsh/policy"
 	"agentsh/supervisor/host"
 )
 
@@ -98,12 +100,32 @@ func (o *execOptions) bootstrap(p *plan) (wire.Bootstrap, error) {
 		return wire.Bootstrap{}, err
 	}
 	boot := o.bootstrapOf(p)
-	boot.Vars, boot.AuditPath, boot.AuditKey = p.policy.Vars(), path, p.state.AuditKey()
-	boot.LifetimeSeconds = int(o.timeout / time.Second)
 	for _, source := range p.policy.Sources() {
 		boot.Policy = append(boot.Policy, wire.PolicySource(source))
 	}
+	boot.Vars, boot.AuditPath, boot.AuditKey = p.policy.Vars(), path, p.state.AuditKey()
+	if boot.Origin, err = o.origin(p.policy.Sources()); err != nil {
+		return wire.Bootstrap{}, err
+	}
+	boot.LifetimeSeconds = int(o.timeout / time.Second)
 	return boot, nil
+}
+
+// mainFile is the file of a policy. The rules that agentsh adds may come before it.
+func mainFile(sources []policy.Source) string {
+	if sources[0].Name == discovery.OwnName && len(sources) > 1 {
+		return sources[1].Name
+	}
+	return sources[0].Name
+}
+
+// origin is where the policy of a session comes from.
+func (o *execOptions) origin(sources []policy.Source) (out wire.Origin, err error) {
+	if out.Policy, err = filepath.Abs(mainFile(sources)); err == nil && o.config != "" {
+		out.Config, err = filepath.Abs(o.config)
+	}
+	out.Named = o.policy != "" || o.config != ""
+	return out, err
 }
 
 func newSessionListCommand() *cobra.Command {

@@ -3,12 +3,15 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
+	"agentsh/policy"
 	"agentsh/supervisor/host"
 )
 
@@ -21,30 +24,19 @@ func newSessionReloadCommand() *cobra.Command {
 		Long: `Replace the policy of a running session. Every later decision is made by the new
 policy; every command sees one of both as a whole. A file that does not load, or
 that asks for what is fixed since the session was opened, changes nothing: each
-such place is named.`,
-		Example: "  agentsh session reload work --policy examples/policies/demo.yaml",
+such place is named.
+
+Without --policy the session's own file is read again. A policy of a project must be
+trusted as it is now.`,
+		Example: "  agentsh session reload work\n  agentsh session reload work --policy examples/policies/demo.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
-			if err != nil {
-				return failure.New(failure.Ours, err, "")
-			}
 			client, one, err := attachOne(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			defer func() { _ = client.Close() }() // the session goes on without us
-			state, err := stateDir()
-			if err != nil {
-				return err
-			}
-			o := execOptions{policy: file, config: config}
-			vars := host.PolicyVars(one.Workspace, operator.Vars)
-			if args[0] == sharedName { // its policy is the machine's, whoever calls
-				o.config = orDefault(config, layout.Config)
-				delete(vars, "USER_HOME")
-			}
-			p, err := o.findPolicy(operator.Policy, one.Workspace, state, vars)
+			p, err := reloaded(one, file, config)
 			if err != nil {
 				return err
 			}
@@ -63,8 +55,46 @@ such place is named.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&file, "policy", "p", "", "policy `FILE` (default: as for 'agentsh exec')")
-	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
+	cmd.Flags().StringVarP(&file, "policy", "p", "", "policy `FILE` (default: the one of the session, read again)")
+	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default: the one of the session)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
+}
+
+// reloaded loads the policy that replaces the one of a session: what the command line
+// names, else what the session was made with.
+func reloaded(one host.Running, file, config string) (*policy.Policy, error) {
+	kept := file == "" && config == ""
+	if kept && one.Named {
+		file = one.Origin.Policy
+	}
+	config = orDefault(config, one.Config)
+	operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
+	if err == nil {
+		operator, _, err = host.InContainer(operator)
+	}
+	if err != nil {
+		return nil, failure.New(failure.Ours, err, "")
+	}
+	state, err := stateDir()
+	if err != nil {
+		return nil, err
+	}
+	find := discovery.Request{
+		File: file, Alone: config != "", Operator: operator.Policy, Workspace: one.Workspace, State: state,
+		Vars: host.PolicyVars(one.Workspace, operator.Vars), Notes: os.Stderr,
+	}
+	if one.Name == sharedName { // its policy is the machine's, whoever calls
+		find.Alone = true
+		delete(find.Vars, "USER_HOME")
+	}
+	p, err := find.Policy()
+	if err != nil {
+		return nil, err
+	}
+	if found := mainFile(p.Sources()); kept && !one.Named && one.Origin.Policy != "" && found != one.Origin.Policy {
+		err := fmt.Errorf("session %s was made with %s, and now %s would be used", one.Name, one.Origin.Policy, found)
+		return nil, failure.New(failure.Ours, err, "name the one that you mean with --policy")
+	}
+	return p, nil
 }

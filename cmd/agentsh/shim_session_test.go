@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/supervisor/host"
 )
@@ -28,6 +31,7 @@ func shareASession(t *testing.T, root string) {
 	})
 	t.Run("the shells of a container share a session", func(t *testing.T) { sharedByAll(t, root) })
 	t.Run("its starter is killed", func(t *testing.T) { starterKilled(t, root) })
+	t.Run("agentsh session finds a user's", func(t *testing.T) { foundByItsUser(t, root) })
 	t.Run("an entry point holds it", func(t *testing.T) { heldByAnEntryPoint(t, root) })
 }
 
@@ -152,4 +156,52 @@ func heldByAnEntryPoint(t *testing.T, root string) {
 	if _, err := os.Lstat(filepath.Join(root, "run/agentsh/shim")); err == nil {
 		t.Error("the session goes on")
 	}
+}
+
+// asUserInImage starts programs of the image as user 1000. A user's session needs a root
+// that is the one of its mount namespace, see user_namespaces(7).
+const asUserInImage = `set -e
+root=$1; shift
+mount --make-rprivate /
+mount --bind "$root" "$root"; mount -t proc proc "$root/proc"; mount --rbind /dev "$root/dev"
+mount --bind "$root/fuse" "$root/dev/fuse"
+exec 2>&1
+cd "$root"; pivot_root . outside
+cd /work
+exec setpriv --reuid 1000 --regid 1000 --clear-groups "$@"`
+
+// foundByItsUser has 'agentsh session' of a user find the session that the shells share.
+func foundByItsUser(t *testing.T, root string) {
+	device := filepath.Join(root, "fuse")
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "outside"), 0o755), os.Chown(filepath.Join(root, "work"), 1000, 1000),
+		unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 229))), os.Chmod(device, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := os.Chown(filepath.Join(root, "work"), 0, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	user := func(argv ...string) string {
+		t.Helper()
+		cmd := exec.Command("unshare", append([]string{"-m", "bash", "-c", asUserInImage, "bash", root}, argv...)...)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%q: %v\n%s", argv, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	find := []string{"env", "HOME=/work", "XDG_RUNTIME_DIR=/var/tmp/agentsh-1000/run", "agentsh"}
+	id := user("/bin/sh", "-c", "echo $AGENTSH_SESSION")
+	var list []host.Running
+	out := user(append(find, "session", "list", "--json")...)
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || list[0].Name != "shim" || list[0].Session != id {
+		t.Errorf("session %s: %v %s", id, err, out)
+	}
+	if got := user(append(find, "exec", "--session", "shim", "--", "bash", "-c", "echo $AGENTSH_SESSION")...); got != id {
+		t.Errorf("session %s: %s", id, got)
+	}
+	user(append(find, "session", "reload", "shim")...)
+	user(append(find, "session", "destroy", "shim")...)
 }

@@ -14,6 +14,11 @@ type Tools struct {
 	Env  map[string]string // what these programs need to find their parts
 }
 
+// Of returns the PATH of commands: these directories, then those of path.
+func (t Tools) Of(path string) string {
+	return strings.Join(append(slices.Clone(t.Path), path), ":")
+}
+
 // FindTools looks for ~/.local/bin, ~/.cargo/bin, ~/go/bin and the Node.js of nvm. It
 // returns what shows says that commands can see.
 func FindTools(home string, shows func(dir string) bool) Tools {

@@ -61,7 +61,15 @@ type Bootstrap struct {
 	Degraded        []Setting         `json:"degraded,omitempty"`    // mechanisms that the session may start without, beside the operator's
 	Require         []Setting         `json:"require,omitempty"`     // what must be proven before it starts, beside what the operator requires
 	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends after this time; 0: when its controller ends
+	Origin          Origin            `json:"origin,omitzero"`       // where the policy came from
 	Keep            *Keep             `json:"keep,omitempty"`        // nil: the session ends when its controller ends
+}
+
+// Origin is what a command line said about the policy of its session.
+type Origin struct {
+	Policy string `json:"policy_file,omitempty"` // the file that was used, absolute
+	Named  bool   `json:"named,omitempty"`       // the command line named it; false: it was found
+	Config string `json:"config,omitempty"`      // the configuration that the command line named, absolute; empty: none
 }
 
 // Setting is a name that a harness or a command line has.

@@ -243,7 +243,7 @@ func (d *daemon) announce(ctx context.Context) error {
 		Name: filepath.Base(filepath.Dir(d.socket)), Session: d.session.ID(), PID: os.Getpid(), StartTime: self.Start,
 		Parts: d.session.Processes(), Policy: cfg.Policy.Name(), Digest: cfg.Policy.Digest(), Workspace: cfg.Cwd,
 		Audit: d.boot.AuditPath, Started: time.Now().UTC(), Build: d.build,
-		Advisory: d.session.Missing().Advisory(),
+		Advisory: d.session.Missing().Advisory(), Origin: d.boot.Origin,
 	}
 	if ends, ok := ctx.Deadline(); ok {
 		ends = ends.UTC()

@@ -67,6 +67,7 @@ type Running struct {
 	Ends      *time.Time `json:"ends,omitempty"` // by its timeout; nil: not by itself
 	Build     string     `json:"build"`
 	Advisory  string     `json:"advisory,omitempty"` // rules that nothing enforces in it
+	wire.Origin
 }
 
 // sessionKeys are the keys of a session's clients.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/policy"
@@ -46,17 +47,18 @@ func newEnvExplainCommand() *cobra.Command {
 	var o envOptions
 	cmd := &cobra.Command{
 		Use:     "explain [-p FILE] [-- COMMAND [ARG...]]",
-		Example: "  agentsh env explain -p strict.yaml --env TERM -- make test",
+		Example: "  agentsh env explain\n  agentsh env explain -p strict.yaml --env TERM -- make test",
 		Short:   "Print each variable with what set it, and each dropped one with the reason",
 		Long: "Print each variable with what set it, and each dropped one with the reason. COMMAND is\n" +
-			"looked up as sessions do it, in the PATH of sessions.",
+			"looked up as sessions do it, in the PATH of sessions. Without -p the policy is the one that\n" +
+			"'agentsh exec' uses in this directory.",
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			return o.explain(cmd.OutOrStdout(), cmd.ErrOrStderr(), argv)
 		},
 	}
 	o.at.flags(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&o.policy, "policy", "p", "", "the policy file")
+	f.StringVarP(&o.policy, "policy", "p", "", "the policy `FILE` (default: the one that 'agentsh exec' uses here)")
 	f.StringArrayVarP(&o.request, "env", "e", nil, "NAME=VALUE that the request sets, or NAME to pass on; may be repeated")
 	f.BoolVar(&o.inherit, "inherit", false, "let the request set every variable of this shell")
 	f.StringArrayVar(&o.inject, "inject", nil, "NAME=VALUE beside the configuration's env_inject; may be repeated")
@@ -66,10 +68,7 @@ func newEnvExplainCommand() *cobra.Command {
 }
 
 func (o *envOptions) explain(out, notes io.Writer, argv []string) error {
-	if o.policy == "" {
-		return failure.Usagef("name the policy with -p FILE")
-	}
-	p, err := o.at.load(o.policy)
+	p, err := o.at.find(o.policy, notes)
 	if err != nil {
 		return err
 	}
@@ -111,7 +110,12 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 	if err != nil {
 		return env.Layers{}, err
 	}
-	inject, err := o.injected()
+	operator, err := host.ReadConfig(layout.Config, true)
+	if err != nil {
+		return env.Layers{}, failure.New(failure.Found, err, "")
+	}
+	tools := discovery.Tools(operator, p)
+	inject, err := o.injected(operator.EnvInject, tools.Env)
 	if err != nil {
 		return env.Layers{}, err
 	}
@@ -120,7 +124,7 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 		return env.Layers{}, failure.New(failure.Found, err, "")
 	}
 	l := env.Layers{
-		Baseline: env.Baseline(env.Environment{Home: vars["HOME"]}),
+		Baseline: env.Baseline(env.Environment{Home: vars["HOME"], Path: tools.Of(operator.Path)}),
 		Filter:   p.EnvFilter(nil),
 		Files:    files,
 		Inject:   []env.Inject{{Source: "config", Vars: inject}, {Source: "policy", Vars: p.EnvInject()}},
@@ -142,21 +146,17 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 	return l, nil
 }
 
-// injected is env_inject of the configuration, and of --inject.
-func (o *envOptions) injected() (map[string]string, error) {
-	operator, err := host.ReadConfig(layout.Config, true)
-	if err != nil {
-		return nil, failure.New(failure.Found, err, "")
-	}
+// injected is env_inject of the configuration, of the user's programs where that does not
+// set it, and of --inject.
+func (o *envOptions) injected(configured, tools map[string]string) (map[string]string, error) {
 	given, err := pairs(o.inject)
 	if err != nil {
 		return nil, err
 	}
-	out := maps.Clone(operator.EnvInject)
-	if out == nil {
-		out = map[string]string{}
+	out := map[string]string{}
+	for _, layer := range []map[string]string{tools, configured, given} {
+		maps.Copy(out, layer)
 	}
-	maps.Copy(out, given)
 	return out, nil
 }
 

@@ -53,8 +53,10 @@ func newExplainCommand() *cobra.Command {
 		Short: "Say what a policy decides about one request, and why",
 		Long: "Say what a policy decides about one request, and why. Programs are looked up as sessions do it,\n" +
 			"in the PATH of sessions. Of a program that is not found only the name is evaluated, and the\n" +
-			"answer says so. The exit code is 1 when the request is not allowed.",
-		Example: `  agentsh policy explain -p strict.yaml -- git push --force
+			"answer says so. Without -p the policy is the one that 'agentsh exec' uses in this directory. The exit\n" +
+			"code is 1 when the request is not allowed.",
+		Example: `  agentsh policy explain -- npm test
+  agentsh policy explain -p strict.yaml -- git push --force
   agentsh policy explain -p strict.yaml --file /etc/shadow --op read
   agentsh policy explain -p strict.yaml --net example.com:443`,
 		RunE: func(cmd *cobra.Command, argv []string) error {
@@ -62,7 +64,7 @@ func newExplainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p, err := q.at.load(q.policy)
+			p, err := q.at.find(q.policy, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -80,7 +82,7 @@ func newExplainCommand() *cobra.Command {
 	}
 	q.at.flags(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&q.policy, "policy", "p", "", "the policy file")
+	f.StringVarP(&q.policy, "policy", "p", "", "the policy `FILE` (default: the one that 'agentsh exec' uses here)")
 	f.StringVar(&q.file, "file", "", "a path inside the sandbox")
 	f.StringVar(&q.op, "op", "read", "the operation on --file or --socket")
 	f.StringVar(&q.net, "net", "", "a destination, HOST:PORT")
@@ -110,8 +112,6 @@ func (q *question) request(argv []string) (policy.Request, error) {
 	switch {
 	case asked != 1:
 		return nil, failure.Usagef("ask about one of: a command after --, --file, --net, --socket, --signal")
-	case q.policy == "":
-		return nil, failure.Usagef("name the policy with -p FILE")
 	case q.net == "" && (q.method != "" || q.path != ""):
 		return nil, failure.Usagef("--method and --path are about --net")
 	case q.file != "":

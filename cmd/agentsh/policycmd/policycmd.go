@@ -8,6 +8,7 @@
 package policycmd
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/internal/project"
@@ -58,21 +60,19 @@ func (p *variables) flags(cmd *cobra.Command) {
 
 // values are the variables to load a policy with.
 func (p *variables) values() (map[string]string, error) {
-	workspace := p.workspace
-	if workspace == "" {
-		dir, err := os.Getwd()
-		if err != nil {
-			return nil, fmt.Errorf("current directory: %w", err)
-		}
-		workspace = project.Root(dir, project.UsersTrust(), project.Homes()...)
-	}
-	workspace, err := filepath.Abs(workspace)
-	if err != nil {
-		return nil, fmt.Errorf("workspace: %w", err)
-	}
 	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
 		return nil, failure.New(failure.Found, err, "")
+	}
+	workspace, err := filepath.Abs(cmp.Or(p.workspace, operator.Workspace, "."))
+	if err != nil {
+		return nil, fmt.Errorf("workspace: %w", err)
+	}
+	if real, err := filepath.EvalSymlinks(workspace); err == nil {
+		workspace = real
+	}
+	if p.workspace == "" && operator.Workspace == "" {
+		workspace = project.Root(workspace, project.UsersTrust(), project.Homes()...)
 	}
 	vars := host.PolicyVars(workspace, operator.Vars)
 	if p.home != "" {
@@ -95,6 +95,31 @@ func (p *variables) load(file string) (*policy.Policy, error) {
 		return nil, err
 	}
 	return loadPolicy(file, vars)
+}
+
+// find loads a policy file; without one, the policy that 'agentsh exec' would use.
+func (p *variables) find(file string, notes io.Writer) (*policy.Policy, error) {
+	if file != "" {
+		return p.load(file)
+	}
+	vars, err := p.values()
+	if err != nil {
+		return nil, err
+	}
+	operator, err := host.ReadConfig(layout.Config, true)
+	if err == nil {
+		operator, _, err = host.InContainer(operator)
+	}
+	if err != nil {
+		return nil, failure.New(failure.Ours, err, "")
+	}
+	state, err := layout.FindState(os.Getenv, os.Geteuid())
+	if err != nil {
+		return nil, failure.New(failure.Ours, err, "")
+	}
+	return discovery.Request{
+		Operator: operator.Policy, Workspace: vars["WORKSPACE"], State: state, Vars: vars, Notes: notes,
+	}.Policy()
 }
 
 func loadPolicy(file string, vars map[string]string) (*policy.Policy, error) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/internal/layout"
 	"agentsh/internal/text"
 	"agentsh/policy"
@@ -42,13 +43,13 @@ func resolve(p *policy.Policy, request policy.Request) (missing string) {
 	return text.Short(r.Argv[0], 60) + ": " + why + "; only its name is evaluated"
 }
 
-// openPrograms finds programs in the PATH that the configuration gives to sessions.
+// openPrograms finds programs in the PATH of sessions.
 func openPrograms(p *policy.Policy) (*supervisor.Programs, error) {
 	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
 		return nil, err
 	}
-	return supervisor.OpenPrograms(p, filepath.SplitList(operator.Path))
+	return supervisor.OpenPrograms(p, filepath.SplitList(discovery.Tools(operator, p).Of(operator.Path)))
 }
 
 // find completes a request by the file that name means.

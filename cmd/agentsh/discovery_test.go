@@ -1,0 +1,133 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// projectOf makes a repository with a policy in a directory of workDir, and a policy of its
+// user. It returns a directory inside.
+func projectOf(t *testing.T, dir string) (inside, file string) {
+	t.Helper()
+	inside, file = filepath.Join(dir, "work/sub"), filepath.Join(dir, "work/.agentsh/policy.yaml")
+	for _, d := range []string{inside, filepath.Dir(file), filepath.Join(dir, ".config/agentsh")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("git", "init", "-q", filepath.Join(dir, "work")).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	writePolicy(t, file, "of-the-project")
+	writePolicy(t, filepath.Join(dir, ".config/agentsh/policy.yaml"), "of-the-user")
+	return inside, file
+}
+
+// writePolicy writes entryPolicy, whose rule about id has a name.
+func writePolicy(t *testing.T, file, rule string) {
+	t.Helper()
+	text := strings.Replace(entryPolicy, "command_rules:\n", "command_rules:\n  - {name: "+rule+", commands: [id], decision: deny}\n", 1)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// in runs a command line in a directory of workDir and returns what it prints.
+func in(t *testing.T, dir, cwd string, args ...string) string {
+	t.Helper()
+	cmd := program(t, dir, args...)
+	cmd.Dir = cwd
+	out, _ := cmd.CombinedOutput() // what it prints is looked at
+	return string(out)
+}
+
+// What explains a session finds the policy that the session then has.
+func TestWhatExplainsFindsThePolicyOfExec(t *testing.T) {
+	dir := workDir(t)
+	inside, file := projectOf(t, dir)
+	for _, step := range []struct {
+		name   string
+		before func()
+		want   []string // of all three
+	}{
+		{"not trusted", func() {}, []string{"of-the-user", ".agentsh/policy.yaml is not trusted, so it is not used"}},
+		{"trusted", func() { in(t, dir, inside, "trust") }, []string{"of-the-project"}},
+		{"changed", func() { writePolicy(t, file, "changed") }, []string{"has changed since it was trusted", "agentsh trust --forget"}},
+	} {
+		step.before()
+		for _, args := range [][]string{
+			{"exec", "--", "id"}, {"policy", "explain", "--", "id"}, {"policy", "explain", "--json", "--", "id"}, {"env", "explain", "--", "id"},
+		} {
+			out := in(t, dir, inside, args...)
+			for _, want := range step.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("%s: %s: %q is missing in\n%s", step.name, strings.Join(args, " "), want, out)
+				}
+			}
+		}
+	}
+}
+
+func TestExplainFindsProgramsOfTheHome(t *testing.T) {
+	dir := workDir(t)
+	inside, file := projectOf(t, dir)
+	bin := filepath.Join(dir, ".local/bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "mine"), []byte("#!/bin/sh\necho $PATH\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(entryPolicy, ", /tmp, '/tmp/**'", "", 1) // what commands can write is not in PATH
+	text = strings.Replace(text, "file_rules:\n", "file_rules:\n  - {name: own, paths: ['${USER_HOME}/.local/bin/**'], "+
+		"operations: [read, list, stat, execute], decision: allow}\n", 1)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	in(t, dir, inside, "trust")
+	path := strings.TrimSpace(in(t, dir, inside, "exec", "--", "mine"))
+	if !strings.HasPrefix(path, bin+":") {
+		t.Fatalf("PATH of a session: %s", path)
+	}
+	out := in(t, dir, inside, "policy", "explain", "--", "mine")
+	if strings.Contains(out, "not found") || !strings.Contains(out, "decision: allow") {
+		t.Errorf("%s", out)
+	}
+	if out := in(t, dir, inside, "env", "explain", "--values", "--", "mine"); !strings.Contains(out, `PATH="`+path+`"`) {
+		t.Errorf("PATH is %s and not in\n%s", path, out)
+	}
+}
+
+// Without --policy, a session's own file is read again, wherever the caller stands.
+func TestAReloadReadsTheSessionsOwnPolicy(t *testing.T) {
+	dir := workDir(t)
+	inside, file := projectOf(t, dir)
+	in(t, dir, inside, "trust")
+	t.Cleanup(func() { in(t, dir, dir, "session", "destroy", "found", "named") })
+	check := func(what, out, want string) {
+		t.Helper()
+		if !strings.Contains(out, want) {
+			t.Errorf("%s: %q is missing in\n%s", what, want, out)
+		}
+	}
+	check("create", in(t, dir, inside, "session", "create", "--name", "found"), "found\n")
+	check("create", in(t, dir, dir, "session", "create", "--name", "named", "-p", "policy.yaml", "-w", "work"), "named\n")
+
+	writePolicy(t, filepath.Join(dir, "policy.yaml"), "later")
+	check("named", in(t, dir, inside, "session", "reload", "named"), " replaces ")
+	check("named", in(t, dir, inside, "exec", "-s", "named", "--", "id"), "rule later, "+dir+"/policy.yaml:")
+
+	writePolicy(t, file, "later")
+	check("changed", in(t, dir, dir, "session", "reload", "found"), "has changed since it was trusted")
+	check("changed", in(t, dir, dir, "exec", "-s", "found", "--", "id"), "rule of-the-project")
+	in(t, dir, inside, "trust")
+	check("trusted", in(t, dir, dir, "session", "reload", "found"), " replaces ")
+	check("trusted", in(t, dir, dir, "exec", "-s", "found", "--", "id"), "rule later, "+file)
+	in(t, dir, inside, "trust", "--forget")
+	check("forgotten", in(t, dir, dir, "session", "reload", "found"),
+		"was made with "+file+", and now "+dir+"/.config/agentsh/policy.yaml would be used")
+	check("forgotten", in(t, dir, dir, "exec", "-s", "found", "--", "id"), "rule later, "+file)
+}
