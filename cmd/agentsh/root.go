@@ -44,6 +44,7 @@ func newRoot() *cobra.Command {
 		newShellCommand(),
 		newSessionCommand(),
 		newServeCommand(),
+		projectcmd.NewInit(),
 		projectcmd.NewTrust(),
 		policycmd.New(logFile),
 		policycmd.NewEnv(),

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"agentsh/internal/testenv"
+)
+
+// npmRegistry serves one package.
+func npmRegistry(t *testing.T) *httptest.Server {
+	t.Helper()
+	var ball bytes.Buffer
+	zipped := gzip.NewWriter(&ball)
+	archive := tar.NewWriter(zipped)
+	for name, text := range map[string]string{
+		"package/package.json": `{"name": "answer", "version": "1.0.0", "main": "index.js"}`, "package/index.js": "module.exports = 42\n",
+	} {
+		err := archive.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))})
+		if err == nil {
+			_, err = archive.Write([]byte(text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(archive.Close(), zipped.Close()); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha512.Sum512(ball.Bytes())
+	mux := http.NewServeMux()
+	mux.HandleFunc("/answer", func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{ // the client says what it lacks
+			"name": "answer", "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]any{"1.0.0": map[string]any{
+				"name": "answer", "version": "1.0.0", "dist": map[string]string{
+					"tarball": "http://" + r.Host + "/answer.tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
+				},
+			}},
+		})
+	})
+	mux.HandleFunc("/answer.tgz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(ball.Bytes()) })
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server
+}
+
+// TestAPolicyOfOnesOwnTakesOneRound does what doc/laptop.md says, in a clone of a node
+// project whose packages come from a registry of this machine. A round is a change of the
+// policy: there is none.
+func TestAPolicyOfOnesOwnTakesOneRound(t *testing.T) {
+	dir := workDir(t)
+	testenv.Need(t, testenv.Program("npm"), testenv.Program("node"), testenv.Program("git"))
+	packs, err := filepath.Abs("../../packaging/policies/agent-sandbox.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := strings.Cut(npmRegistry(t).URL, "127.0.0.1:")
+	clone := filepath.Join(dir, "work")
+	for name, text := range map[string]string{
+		"package.json": `{"name": "day", "version": "1.0.0", "dependencies": {"answer": "^1.0.0"}, "scripts": {"test": "node --test"}}`,
+		".npmrc":       "registry=http://localhost:" + port + "/\naudit=false\nfund=false\nupdate-notifier=false\n",
+		"a.test.js":    "require('node:test')('it', () => require('node:assert').equal(require('answer'), 42))\n",
+		".env":         "TOKEN=not-for-commands\n",
+	} {
+		if err := os.WriteFile(filepath.Join(clone, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("git", "init", "-q", clone).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	for _, step := range documented(t, "../../doc/laptop.md", "project") {
+		args := strings.Fields(step.line)
+		if args[0] != "agentsh" {
+			t.Fatalf("not a command of agentsh: %s", step.line)
+		}
+		if args[1] == "init" {
+			args = append(args, "--pack", packs)
+		}
+		cmd := program(t, dir, args[1:]...)
+		cmd.Dir = clone
+		out, err := cmd.CombinedOutput()
+		if code := exitCode(err); code != step.code || !strings.Contains(string(out), step.prints) {
+			t.Fatalf("%s: exit %d, want %d and %q\n%s", step.line, code, step.code, step.prints, out)
+		}
+	}
+}
+
+// step is a command of a document. Behind # stands what it prints, and perhaps its exit
+// status.
+type step struct {
+	line, prints string
+	code         int
+}
+
+// documented are the commands of a part of a document.
+func documented(t *testing.T, file, part string) (steps []step) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(data), "<!-- test: "+part+" -->\n")
+	text, _, ended := strings.Cut(text, "<!-- end -->")
+	if !found || !ended {
+		t.Fatalf("%s has no part %s", file, part)
+	}
+	for line := range strings.Lines(text) {
+		command, prints, _ := strings.Cut(strings.TrimSpace(line), " # ")
+		if command == "" {
+			continue
+		}
+		s := step{line: strings.TrimSpace(command), prints: strings.TrimSpace(prints)}
+		if rest, denied := strings.CutPrefix(s.prints, "126: "); denied {
+			s.prints, s.code = rest, 126
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
