@@ -185,6 +185,8 @@ func conditions(c Case) ([]scmp.ScmpCondition, error) {
 			cond, err = scmp.MakeCondition(one.Arg, scmp.CompareMaskedEqual, one.Value, one.Value)
 		case NoBits:
 			cond, err = scmp.MakeCondition(one.Arg, scmp.CompareMaskedEqual, one.Value, 0)
+		case Masked:
+			cond, err = scmp.MakeCondition(one.Arg, scmp.CompareMaskedEqual, one.Value>>32, one.Value&low)
 		default:
 			err = fmt.Errorf("comparison %d is unknown", one.Op)
 		}

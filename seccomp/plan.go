@@ -78,6 +78,7 @@ const (
 	HasBits           // every bit of Value is set
 	NoBits            // no bit of Value is set
 	Is                // the whole register equals Value
+	Masked            // of an int, the bits of the high half of Value are those of its low half
 )
 
 // PlanOptions select the notifications of a plan, and the refusals that only
@@ -112,6 +113,9 @@ type PlanOptions struct {
 	SharedNetwork bool
 	// TagRSS refuses to set RLIMIT_RSS, which marks processes: see target.TagRSS.
 	TagRSS bool
+	// Truncation refuses to truncate a file by its name without opening it for writing. It is
+	// for a Landlock that has no right for it.
+	Truncation bool
 }
 
 // DefaultPlan returns the plan of a session. execve and execveat are always
@@ -131,6 +135,9 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 	}
 	if o.TagRSS {
 		p.Reported = append(p.Reported, tagRefusals(unix.RLIMIT_RSS)...)
+	}
+	if o.Truncation {
+		p.Refused = slices.Concat(p.Refused, truncationRefusals())
 	}
 	p.Excepted = append(slices.Clone(exceptions), o.Signals.excepted()...)
 	if o.Owner != nil && o.Report {

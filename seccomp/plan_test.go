@@ -31,6 +31,7 @@ func everything() Plan {
 			Connect:       true,
 			Bind:          true,
 			SharedNetwork: true,
+			Truncation:    true,
 		},
 	)
 }
@@ -50,6 +51,8 @@ func (c Condition) means(v uint64) bool {
 		return v&c.Value == c.Value
 	case NoBits:
 		return v&c.Value == 0
+	case Masked:
+		return uint32(v)&uint32(c.Value>>32) == uint32(c.Value)
 	}
 	return false
 }

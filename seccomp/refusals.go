@@ -16,6 +16,22 @@ var kernelAnswered = []Refusal{
 		always, unix.ENOSYS, "retired calls"},
 }
 
+// truncationRefusals refuse what truncates a file without opening it for writing. An
+// ftruncate needs a file that is open for writing, and the kernel allows no other truncation.
+func truncationRefusals() []Refusal {
+	const reason = "this kernel's Landlock knows no right to truncate a file"
+	opens := func(flags uint) []Case {
+		const changed = (unix.O_ACCMODE | unix.O_TRUNC) << 32
+		return []Case{{{flags, Masked, changed | unix.O_RDONLY | unix.O_TRUNC}}, {{flags, Masked, changed | unix.O_ACCMODE | unix.O_TRUNC}}}
+	}
+	return []Refusal{
+		{[]string{"truncate"}, always, unix.EACCES, reason},
+		{[]string{"open"}, opens(1), unix.EACCES, reason},
+		{[]string{"openat"}, opens(2), unix.EACCES, reason},
+		{[]string{"openat2"}, always, unix.ENOSYS, reason + ", and the flags are in memory; programs fall back to openat"},
+	}
+}
+
 // clockRefusals are calls that read the clock of the machine as well as set it. A command
 // has no capability to set it.
 var clockRefusals = []Refusal{

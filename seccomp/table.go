@@ -26,6 +26,8 @@ func (c Condition) matches(v uint64) bool {
 		return v&c.Value == c.Value
 	case NoBits:
 		return v&c.Value == 0
+	case Masked:
+		return v&(c.Value>>32) == c.Value&(1<<32-1)
 	}
 	return true // unknown: the refusal is about it
 }

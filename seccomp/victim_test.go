@@ -40,6 +40,8 @@ func (c Case) example() (args [6]uintptr) {
 			args[one.Arg] = uintptr(one.Value)
 		case Not, Above:
 			args[one.Arg] = uintptr(one.Value + 1)
+		case Masked:
+			args[one.Arg] = uintptr(uint32(one.Value))
 		case NoBits:
 			args[one.Arg] = 0
 		}

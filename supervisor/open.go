@@ -159,7 +159,7 @@ func viewOptions(cfg Config, c confined, state, store string) view.Options {
 		Network: cfg.Network.Shared, Program: cfg.Program, Audit: cfg.Audit.Path(),
 		Missing: view.Missing{
 			Namespaces: c.missing.Has(probe.Namespaces), FileServer: c.missing.Has(probe.FileServer),
-			Landlock:       c.missing.Has(probe.Landlock),
+			Landlock: c.missing.Has(probe.Landlock), NestedCommands: c.unjudged(),
 			LandlockScopes: c.missing.Has(probe.LandlockScopes) || slices.Contains(c.requested.Replaced(c.missing), probe.LandlockScopes),
 		},
 		Sockets: netns.UnixSockets,

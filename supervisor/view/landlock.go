@@ -52,15 +52,16 @@ func (c *landlockOnly) Prepare(p *policy.Policy, plan *Plan) error {
 	return c.checkOwnFiles(plan)
 }
 
-// check rejects plans that need a mount, and kernels whose Landlock version is
-// too old.
+// check rejects plans that need a mount, and kernels whose Landlock does not confine files.
 func (c *landlockOnly) check(plan *Plan) error {
-	if abi := launch.LandlockABI(); c.Missing.Landlock || abi < trial.LandlockTruncate {
-		return fmt.Errorf(
-			"neither namespaces nor Landlock of ABI %d (Linux 6.2) are here, this one has %d: nothing would confine the files",
-			trial.LandlockTruncate,
-			abi,
-		)
+	const instead = "; give the session namespaces (doc/platforms/docker.md has the flags of a container), or a newer kernel"
+	switch abi := launch.LandlockABI(); {
+	case c.Missing.Landlock || abi == 0:
+		return errors.New("neither namespaces nor Landlock are here: nothing would confine the files" + instead +
+			" with landlock in lsm= of its command line")
+	case c.Missing.NestedCommands && abi < trial.LandlockTruncate: // the filter of such a session may not be loaded
+		return fmt.Errorf("neither namespaces nor an engine are here, and Landlock of ABI %d lets commands truncate files: "+
+			"it takes ABI %d (Linux 6.2)"+instead, abi, trial.LandlockTruncate)
 	}
 	shells, err := realShells(plan)
 	if err != nil {
@@ -152,9 +153,12 @@ func (c *landlockOnly) SharesNetwork() bool { return true }
 
 // Filter returns the filter options. It refuses the network if no rules govern
 // it. It notifies scheduling calls for other threads. No namespace confines
-// either.
+// either. On an old kernel the filter refuses what Landlock does not.
 func (c *landlockOnly) Filter(p *policy.Policy, governed bool) seccomp.PlanOptions {
-	return seccomp.PlanOptions{Signals: c.Signals(p), NoInternet: !c.Network && !governed, Threads: true}
+	return seccomp.PlanOptions{
+		Signals: c.Signals(p), NoInternet: !c.Network && !governed, Threads: true,
+		Truncation: launch.LandlockABI() < trial.LandlockTruncate,
+	}
 }
 
 // Signals notifies every signal, because no pid namespace confines signals.

@@ -85,7 +85,7 @@ type Options struct {
 
 // Missing are the mechanisms that a session runs without.
 type Missing struct {
-	Namespaces, FileServer, Landlock, LandlockScopes bool
+	Namespaces, FileServer, Landlock, LandlockScopes, NestedCommands bool
 }
 
 // Files are what the supervisor adds to the files of a session.

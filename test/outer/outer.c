@@ -4,6 +4,7 @@
  *   outer listener PROGRAM [ARG...]   notifies what the listener of OpenShell 0.1 names
  *   outer whole PROGRAM [ARG...]      that, and refuses what OpenShell 0.1 refuses to a workload:
  *                                     ptrace, further filters, mounts, a change of the user
+ *   outer landlock1 PROGRAM [ARG...]  lets Landlock be that of Linux 5.13; landlock2: of 5.19
  *
  * The listener changes its answers by signals to this program. The program below it gets
  * SIGUSR2 then.
@@ -36,6 +37,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,6 +74,8 @@ static int install(unsigned long flags)
 }
 
 static const int plain[] = { SYS_execve, SYS_kill, SYS_connect };
+
+static const int landlock[] = { SYS_landlock_create_ruleset };
 
 static const int signals[] = { SYS_kill, SYS_connect };
 
@@ -147,6 +151,8 @@ static void run(const char *mode, int sock, char **argv)
 	load(offsetof(struct seccomp_data, nr));
 	if (strcmp(mode, "plain") == 0) {
 		EACH(plain, SECCOMP_RET_USER_NOTIF);
+	} else if (strncmp(mode, "landlock", 8) == 0) {
+		EACH(landlock, SECCOMP_RET_USER_NOTIF);
 	} else if (strcmp(mode, "hidden") == 0) {
 		EACH(signals, SECCOMP_RET_USER_NOTIF);
 	} else if (strcmp(mode, "some") == 0) { /* SIGUSR1 by kill alone */
@@ -188,6 +194,29 @@ static void change(int sig)
 	kill(below, SIGUSR2);
 }
 
+static int version; /* of Landlock; 0: the kernel's */
+
+/* Answers for an older Landlock: see landlock_create_ruleset(2). */
+static void older(const struct seccomp_notif *n, struct seccomp_notif_resp *r)
+{
+	const unsigned long long refer = 1 << 13;
+	unsigned long long attr[8] = { 0 };
+	size_t size = n->data.args[1];
+	struct iovec here = { attr, size < sizeof attr ? size : sizeof attr }, there = { (void *)n->data.args[0], here.iov_len };
+	int queried = n->data.args[2] != 0;
+	if (!queried && process_vm_readv((pid_t)n->pid, &here, 1, &there, 1, 0) != (ssize_t)here.iov_len)
+		r->error = -EFAULT;
+	else if (!queried && (attr[1] || attr[2]))
+		r->error = -E2BIG;
+	else if (!queried && attr[0] >= (version == 1 ? refer : 2 * refer))
+		r->error = -EINVAL;
+	else if (queried)
+		r->val = version;
+	else
+		return;
+	r->flags = 0;
+}
+
 static void serve(int fd)
 {
 	for (;;) {
@@ -199,6 +228,8 @@ static void serve(int fd)
 			return;
 		}
 		struct seccomp_notif_resp r = { .id = n.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
+		if (n.data.nr == SYS_landlock_create_ruleset)
+			older(&n, &r);
 		int how = *answers, exec = n.data.nr == SYS_execve || n.data.nr == SYS_execveat;
 		switch (exec && (how == SIGQUIT || how == SIGVTALRM) ? SIGUSR2 : how) {
 		case SIGUSR1:
@@ -224,9 +255,11 @@ int main(int argc, char **argv)
 {
 	int sock[2], fd;
 	if (argc < 3) {
-		fprintf(stderr, "usage: outer plain|listener|hidden|some|whole PROGRAM [ARG...]\n");
+		fprintf(stderr, "usage: outer plain|listener|hidden|some|whole|landlock1|landlock2 PROGRAM [ARG...]\n");
 		return 126;
 	}
+	if (strncmp(argv[1], "landlock", 8) == 0)
+		version = argv[1][8] - '0';
 	answers = mmap(NULL, sizeof *answers, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (answers == MAP_FAILED || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock) < 0)
 		return 126;
