@@ -16,12 +16,12 @@ AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
 .PHONY: all alike learn services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents soak
-.PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places kernels suites suites-smoke clean
+.PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places kernels arm64 suites suites-smoke clean
 
 all: build
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 build: deps ## bin/agentsh and bin/agentctl
 	$(SANDBOX) -o bin/agentsh ./cmd/agentsh
@@ -40,7 +40,7 @@ check: lint race cross ## all checks for a change: about 10 minutes
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unused code
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/kernels/*.sh test/places/*.sh test/agents/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/arm64/*.sh test/kernels/*.sh test/places/*.sh test/agents/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 tidy:
@@ -241,6 +241,14 @@ KERNELS ?= 5.10 6.1 6.12 newest
 kernels: build ## the demo and the README's session on Debian's kernels, in virtual machines: an hour
 	packaging/deps.sh places
 	$(AS_ROOT) test/kernels/run.sh $(KERNELS)
+
+# Tests of sessions with both engines and the corpus, in virtual machines of arm64. ARM64 names some of the
+# parts, as in ARM64=supervisor/notify:trace. ARM64_KERNEL=trixie/linux-image-arm64-16k has pages of 16 KiB.
+ARM64 ?=
+ARM64_KERNEL ?= bookworm-security/linux-image-cloud-arm64
+arm64: cross ## the tests of sessions and the external corpus on arm64, in virtual machines: hours
+	packaging/deps.sh places places-arm64
+	$(AS_ROOT) env GO="$(GO)" EVASIONS=$(EVASIONS) KERNEL=$(ARM64_KERNEL) test/arm64/run.sh $(ARM64)
 
 # Minutes, on a machine that does nothing else: doc/performance.md.
 bench: build ## the figures of doc/performance.md: 20 minutes on an idle machine

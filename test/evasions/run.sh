@@ -10,6 +10,7 @@
 # SHARE_NETWORK  set: sessions share the network of the machine
 # DEGRADED  words of degraded, where the place needs them
 # OWN       "no": without our own probes, which follow otherwise
+# ENGINE    listener or trace: sessions have that engine; default: what agentsh chooses
 # AS_USER   run the supervisor as this user, who owns what the probes aim at
 # BESIDE    plain, listener or whole: each session is below that listener of test/outer/outer.c, and
 #           beside.tsv says what differs. OUTER is that program, compiled
@@ -101,6 +102,10 @@ workspace() {
 	built=$EV_WORKSPACE/built
 	[[ ${DEGRADED:-} != *mapped_files* ]] || built=/opt/evasions-built # programs do not start in the workspace
 	if [ -n "${PROBE_BIN_DIR:-}" ]; then rm -rf "$built" && cp -r "$PROBE_BIN_DIR" "$built"; fi
+	case ${ENGINE:-} in
+	trace) echo 'forbid_engine: [listener]' >>"$EV_CONFIG" ;;
+	listener) echo 'forbid_engine: [trace]' >>"$EV_CONFIG" ;;
+	esac
 	if [ -n "${DEGRADED:-}" ]; then
 		echo "degraded: [$DEGRADED]" >>"$EV_CONFIG"
 		[ "$DEGRADED" = call_rules ] || chown -R 60700:60700 "$EV_WORKSPACE" # no file server shows it as the commands' own

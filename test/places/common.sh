@@ -39,16 +39,17 @@ mirror() {
 	echo "${found:-http://deb.debian.org/debian}"
 }
 
-# debian_root makes a root file system with what the probes need, once. That of
-# another architecture is unpacked alone: its programs do not run here.
+# debian_root [ARCH [NAME PACKAGES]] makes a root file system with what the probes need, and
+# further packages, once. That of another architecture is unpacked alone: its programs do not
+# run here.
 debian_root() {
-	local arch=${1:-amd64} dir
-	dir=$CACHE/root-git-$arch
-	exec 8>"$CACHE/root-git-$arch.lock"
+	local arch=${1:-amd64} name=${2:-git} dir
+	dir=$CACHE/root-$name-$arch
+	exec 8>"$dir.lock"
 	flock 8 # two runs may want it
 	if [ ! -e "$dir/.complete" ]; then
 		rm -rf --one-file-system "$dir"
-		local packages=bash,python3,procps,perl-base,kmod,iproute2,passwd,busybox-static,make,git how=(--variant=minbase)
+		local packages=bash,python3,procps,perl-base,kmod,iproute2,passwd,busybox-static,make,git${3:+,$3} how=(--variant=minbase)
 		if [ "$arch" != "$(dpkg --print-architecture)" ]; then
 			packages+=,base-files,base-passwd,dash,coreutils,grep,sed,findutils,util-linux,mount,hostname,libc-bin
 			how=(--variant=extract --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr)

@@ -164,20 +164,30 @@ place_kernel_6_1() { kernel_place "$1" bookworm-security; }
 place_kernel_6_12() { kernel_place "$1" trixie; }
 place_kernel_newest() { kernel_place "$1" sid; }
 
+# emulator_arm64 is what runs an arm64 kernel.
+# shellcheck disable=SC2054 # commas of the emulator
+emulator_arm64=(qemu-system-aarch64 -M "virt,gic-version=3" -cpu "max,pauth-impdef=on" -accel "tcg,thread=multi"
+	-append "console=ttyAMA0 quiet panic=-1")
+
+# arm64_busybox is a busybox for arm64, downloaded once.
+arm64_busybox() {
+	local dir=$CACHE/busybox-arm64
+	if [ ! -x "$dir/bin/busybox" ]; then
+		apt_suite bookworm arm64
+		rm -rf "$dir"
+		mkdir -p "$dir"
+		(cd "$dir" && apt-get -qq "${apt_options[@]}" download busybox-static >&2 && dpkg-deb -x busybox-static_*.deb .)
+	fi
+	echo "$dir/bin/busybox"
+}
+
 place_arm64_6_1() {
-	local dir kernel busybox=$CACHE/busybox-arm64
+	local dir kernel
 	dir=$(debian_root arm64)
 	kernel=$(fetch_kernel bookworm-security arm64 linux-image-cloud-arm64)
-	if [ ! -x "$busybox/bin/busybox" ]; then
-		apt_suite bookworm arm64
-		rm -rf "$busybox"
-		mkdir -p "$busybox"
-		(cd "$busybox" && apt-get -qq "${apt_options[@]}" download busybox-static >&2 && dpkg-deb -x busybox-static_*.deb .)
-	fi
 	bundle "$work/places" "$root/bin/arm64/agentsh"
 	checks_job
-	make_initramfs "$kernel" "$busybox/bin/busybox"
+	make_initramfs "$kernel" "$(arm64_busybox)"
 	make_disk "$dir"
-	boot "$kernel" 1500 qemu-system-aarch64 -M virt,gic-version=3 -cpu max,pauth-impdef=on -accel tcg,thread=multi \
-		-append "console=ttyAMA0 quiet panic=-1"
+	boot "$kernel" 1500 "${emulator_arm64[@]}"
 }
