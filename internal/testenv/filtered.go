@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -22,12 +23,16 @@ const filteredName = "agentsh-test-filtered"
 type Filtered struct {
 	Listener *os.File // owned by the caller
 	Cmd      *exec.Cmd
+	Reaped   func() // waits until the tracer has waited for a traced program; nil: nothing traces it
 	pidfd    int
 	socket   *os.File
 }
 
 func init() {
 	if os.Args[0] == filteredName {
+		if len(os.Args) < 3 {
+			os.Exit(0)
+		}
 		runtime.LockOSThread()
 		fmt.Fprintln(os.Stderr, "filtered:", becomeFiltered(os.Args[1], os.Args[2], os.Args[3:]))
 		os.Exit(99)
@@ -103,10 +108,12 @@ func (f *Filtered) Begin() error {
 
 // Wait waits for the program. It polls the process descriptor first: a wait in
 // this process would take the ptrace stops of a tracee that is also a child. The end of a
-// program that stays traced is for its tracer, whose wait hangs the descriptor up.
+// program that stays traced is for its tracer, whose wait hangs the descriptor up, since Linux
+// 6.9.
 func (f *Filtered) Wait() error {
 	events := int16(unix.POLLIN)
-	if f.Listener == nil {
+	traced := f.Listener == nil && f.Reaped != nil
+	if traced && hangsUp() {
 		events = 0 // POLLHUP alone
 	}
 	for {
@@ -115,11 +122,27 @@ func (f *Filtered) Wait() error {
 			break
 		}
 	}
+	if traced && !hangsUp() {
+		f.Reaped()
+	}
 	if f.Cmd.ProcessState != nil {
 		return nil
 	}
 	return f.Cmd.Wait()
 }
+
+// hangsUp reports whether a process descriptor tells that the process was waited for.
+var hangsUp = sync.OnceValue(func() bool {
+	fd := -1
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{filteredName, "nothing"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &fd}
+	_ = cmd.Run() // whatever its end
+	poll := []unix.PollFd{{Fd: int32(fd)}}
+	_, err := unix.Poll(poll, 0)
+	_ = unix.Close(fd)
+	return err == nil && poll[0].Revents&unix.POLLHUP != 0
+})
 
 func receiveFile(t testing.TB, socket *os.File) *os.File {
 	t.Helper()

@@ -285,10 +285,9 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.tasks.running.Wait()
 	unwatch()
 	watching.Wait()
+	stop()
+	_ = l.engine.Close() // and waits for it: threads of an engine answer calls as well
 	l.images.parents.drop()
-	if stop() {
-		_ = l.engine.Close()
-	}
 	return l.pool.failure()
 }
 

@@ -108,7 +108,7 @@ func (s *session) start(cfg Config, info CommandInfo, cmd *exec.Cmd, numbers ...
 	if s.traced {
 		s.prog = testenv.StartTraced(s.t, cmd, numbers...)
 		s.tracer = tracer.New(tracer.Config{As: cfg.TraceAs, Ended: ended, Log: cfg.Log})
-		cfg.Engine = s.tracer
+		cfg.Engine, s.prog.Reaped = s.tracer, s.tracer.Wait
 	} else {
 		s.prog = testenv.StartFiltered(s.t, cmd, numbers...)
 		stopped, err := seccomp.NewListener(s.prog.Listener)

@@ -195,6 +195,7 @@ func TestAnExecThatNobodyJudgedIsKilledWithAnEvent(t *testing.T) {
 		s.prog = testenv.StartTraced(t, cmd, unix.SYS_EXECVE) // and no execveat
 		ended := make(chan struct{})
 		s.tracer = tracer.New(tracer.Config{Ended: ended})
+		s.prog.Reaped = s.tracer.Wait
 		s.loop = New(Config{Engine: s.tracer, Rules: Rules{Evaluate: withoutUSR2, Prompt: prompt}, Emit: s.emit})
 		go func() { s.done <- s.loop.Run(t.Context()) }()
 		pid := s.prog.Cmd.Process.Pid
@@ -218,5 +219,48 @@ func TestAnExecThatNobodyJudgedIsKilledWithAnEvent(t *testing.T) {
 			e.Path != filepath.Join(dir, "hello") || e.Process.Exe != filepath.Join(bin, "matrix") {
 			t.Errorf("%+v, process %+v", *e, *e.Process)
 		}
+	}
+}
+
+// A loop whose session has ended may still have processes. The threads that trace them
+// answer calls as well, and what they note does not outlive the loop.
+func TestALoopThatEndsWaitsForTheThreadsOfItsEngine(t *testing.T) {
+	testenv.Need(t, testenv.UserNotif)
+	const runs = 8 // in one of five a loop that does not wait is seen
+	for range runs {
+		endEarly(t)
+	}
+}
+
+// endEarly ends a loop whose command runs processes.
+func endEarly(t *testing.T) {
+	s := &session{t: t, done: make(chan error, 1), traced: true}
+	cmd := exec.Command("/bin/bash", "-c", "(/bin/true; /bin/true); echo; while :; do /bin/true & done")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.prog = testenv.StartTraced(t, cmd, unix.SYS_EXECVE, unix.SYS_EXECVEAT)
+	ended := make(chan struct{})
+	s.tracer = tracer.New(tracer.Config{Ended: ended})
+	s.prog.Reaped = s.tracer.Wait
+	s.loop = New(Config{Engine: s.tracer, Rules: Rules{Evaluate: denying(), Prompt: true}, Emit: s.emit})
+	go func() { s.done <- s.loop.Run(t.Context()) }()
+	if err := s.loop.Register(s.prog.Cmd.Process.Pid, CommandInfo{ID: "c1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.prog.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	close(ended)
+	if err := <-s.done; err != nil {
+		t.Error(err)
+	}
+	s.tracer.Wait()
+	if n := len(s.loop.images.parents.known); n > 0 {
+		t.Errorf("%d processes are noted after the end of the loop", n)
 	}
 }
