@@ -14,6 +14,8 @@ import (
 
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/probe"
+	"agentsh/supervisor/probe/trial"
 )
 
 // dialog is a shell of a session that runs one line after the other.
@@ -157,4 +159,59 @@ func TestAnotherListenerThatNeverAnswers(t *testing.T) {
 		t.Errorf("a command that cannot begin: %v", err)
 	}
 	t.Log("held: silent")
+}
+
+// Another supervisor that never answers a call keeps a session from opening. The error names
+// the call and what to change, and comes after seconds. So does that of a trial for degraded.
+func TestAnotherListenerThatNeverAnswersATrial(t *testing.T) {
+	tried := map[string]func(*testing.T) error{
+		"some":  openSilent,
+		"plain": func(*testing.T) error { return probe.Try("landlock_scopes") },
+	}
+	try := tried[testenv.Outer()]
+	if try == nil {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+		if trial.LandlockABI() < trial.LandlockScopes {
+			delete(tried, "plain") // that trial needs no signal here
+		}
+		for mode := range tried {
+			t.Run(mode, func(t *testing.T) {
+				t.Parallel() // they wait
+				testenv.Below(t, "TestAnotherListenerThatNeverAnswersATrial", mode, mode)
+			})
+		}
+		return
+	}
+	testenv.Answers(t, unix.SIGVTALRM)
+	err := try(t)
+	for _, want := range []string{
+		"the listener of another supervisor does not answer kill for 5s",
+		"to change: run agentsh outside that supervisor, or have its filter leave kill out",
+	} {
+		if !errors.Is(err, probe.ErrSilent) || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+	testenv.Answers(t, unix.SIGUSR2)
+	if err := try(t); err != nil {
+		t.Errorf("the listener answers again: %v", err)
+	}
+	t.Log("held: " + testenv.Outer())
+}
+
+// openSilent opens a session, and closes it.
+func openSilent(t *testing.T) error {
+	cfg, _ := testConfig(t, besidePolicy+`signal_rules:
+  - {name: all, signals: ['@all'], target: {type: session}, decision: deny}
+`)
+	giveWorkspace(t, cfg)
+	cfg.Degraded = []probe.Setting{{Name: probe.CallRules, At: "c.yaml:1:2"}}
+	s, err := Open(context.Background(), cfg)
+	if err == nil {
+		return s.Close()
+	}
+	if strings.Contains(err.Error(), "--degraded") {
+		t.Errorf("a fallback that does not help: %v", err)
+	}
+	return err
 }

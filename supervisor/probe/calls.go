@@ -27,13 +27,20 @@ func Taken(attempts []seccomp.Attempt) ([]string, error) {
 	}
 	defer p.close()
 	defer time.AfterFunc(trialTimeout, p.server.Kill).Stop()
+	names := map[int]string{}
+	for _, a := range attempts {
+		names[a.Number] = a.Name
+	}
+	silence := p.watchSilence(names)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := ptrace(unix.PTRACE_SEIZE, a.PID, unix.PTRACE_O_TRACESECCOMP|unix.PTRACE_O_EXITKILL); err != nil {
-		return nil, fmt.Errorf("PTRACE_SEIZE: %w", err)
+	var stopped []trial.Call
+	if err = ptrace(unix.PTRACE_SEIZE, a.PID, unix.PTRACE_O_TRACESECCOMP|unix.PTRACE_O_EXITKILL); err != nil {
+		err = fmt.Errorf("PTRACE_SEIZE: %w", err)
+	} else {
+		stopped, err = stops(a.PID)
 	}
-	stopped, err := stops(a.PID)
-	if err != nil {
+	if err = silence.end(err); err != nil {
 		return nil, fmt.Errorf("try calls beside another listener: %w", err)
 	}
 	var taken []string

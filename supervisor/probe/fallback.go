@@ -179,7 +179,7 @@ func Survey(degraded []Setting, s Session) (Missing, error) {
 			return nil, fmt.Errorf("%s: degraded has no mechanism %q (%s)", d.At, d.Name, strictyaml.DidYouMean(d.Name, Mechanisms()))
 		}
 		err := f.missing()
-		if errors.Is(err, ErrUndecided) {
+		if errors.Is(err, ErrUndecided) || errors.Is(err, ErrSilent) {
 			return nil, fmt.Errorf("%s: degraded %s: %w", d.At, d.Name, err)
 		}
 		if err != nil {
@@ -225,6 +225,9 @@ func expand(degraded []Setting) []Setting {
 // Explain adds to the error of a session that could not be opened which further
 // fallbacks would open it, and what would not be enforced then.
 func (m Missing) Explain(err error, s Session) error {
+	if errors.Is(err, ErrSilent) {
+		return err // no fallback avoids it, and the trials would wait for it as well
+	}
 	lines := []string{err.Error()}
 	for _, name := range indispensable {
 		if err := Try(name); err != nil && Try(primitiveEngine) == nil {
