@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -116,9 +117,32 @@ func TestAnotherListenerThatChangesItsAnswers(t *testing.T) {
 // Another supervisor that never answers holds the programs that ask it, and nothing else: commands
 // can be ended, and the session can be closed.
 func TestAnotherListenerThatNeverAnswers(t *testing.T) {
+	testNeverAnswers(t, "silent")
+}
+
+// Before Linux 6.9 no process descriptor signals a group, and kill(2) has no answer.
+func TestAnotherListenerThatNeverAnswersOnAnOlderKernel(t *testing.T) {
+	const older = "silent on an older kernel"
+	if testenv.Outer() == older || os.Getenv(limitedEnv) == older {
+		testNeverAnswers(t, older)
+		return
+	}
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := testenv.Without(t, []string{testenv.WithoutGroupFDs}, self, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=6m")
+	cmd.Env = append(os.Environ(), limitedEnv+"="+older)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func testNeverAnswers(t *testing.T, name string) {
 	if testenv.Outer() == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-		testenv.Below(t, t.Name(), "plain", "silent")
+		testenv.Below(t, t.Name(), "plain", name)
 		return
 	}
 	cfg, log := testConfig(t, besidePolicy)
@@ -158,7 +182,7 @@ func TestAnotherListenerThatNeverAnswers(t *testing.T) {
 	if err := <-began; !errors.Is(err, context.Canceled) {
 		t.Errorf("a command that cannot begin: %v", err)
 	}
-	t.Log("held: silent")
+	t.Log("held: " + name)
 }
 
 // Another supervisor that never answers a call keeps a session from opening. The error names

@@ -35,7 +35,8 @@ const (
 	WithoutSetAttr    = "mount_setattr" // Linux before 5.12
 	WithoutFanotify   = "fanotify"      // Docker's profile, and users before Linux 5.13
 	WithoutInotify    = "inotify"
-	WithoutPivotRoot  = "pivot_root" // Docker's profile, whatever the capabilities
+	WithoutGroupFDs   = "group_pidfds" // Linux before 6.9: signals to groups by process descriptors
+	WithoutPivotRoot  = "pivot_root"   // Docker's profile, whatever the capabilities
 )
 
 // Without returns a command that runs without the mechanisms named, for itself
@@ -94,6 +95,8 @@ func seccompFilter(name string) []unix.SockFilter {
 		return refuseCall(unix.SYS_MOUNT_SETATTR, unix.ENOSYS)
 	case WithoutPivotRoot:
 		return refuseCall(unix.SYS_PIVOT_ROOT, unix.EPERM)
+	case WithoutGroupFDs:
+		return refuseBits(unix.SYS_PIDFD_SEND_SIGNAL, 3, 1<<2, unix.EINVAL)
 	case WithoutPtrace:
 		return refuseCall(unix.SYS_PTRACE, unix.EPERM)
 	}

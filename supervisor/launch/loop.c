@@ -246,55 +246,32 @@ static struct command *by_serial(uint64_t serial)
 	return NULL;
 }
 
-/* Signals a process, or its group. A supervisor above may deny kill(2) or never answer it, so that
-   is the last call. Groups have pidfds since Linux 6.9. */
-static int signal_process(pid_t pid, int sig, unsigned flags)
+/* Signals a process by a pidfd. Nonzero: that is not possible. */
+static int signal_pidfd(pid_t pid, int sig, unsigned flags)
 {
 	int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-	if (fd >= 0) {
-		long r = syscall(SYS_pidfd_send_signal, fd, sig, NULL, flags);
-		int err = errno;
-		close(fd);
-		if (r == 0)
-			return 0;
-		if (err == ESRCH) {
-			errno = err;
-			return -1;
-		}
-	}
-	return kill(flags ? -pid : pid, sig);
+	if (fd < 0)
+		return -1;
+	long r = syscall(SYS_pidfd_send_signal, fd, sig, NULL, flags);
+	int err = errno;
+	close(fd);
+	errno = err;
+	return r < 0 ? -1 : 0;
 }
 
-/* Counts one process for its command, and signals it if that is requested. The pidfd is
-   opened first: if the limit is read from another process later, the signal fails. */
-static void visit(pid_t pid, uint64_t only, int sig, uint32_t *leftover)
+/* Signals a process. A supervisor above may deny kill(2) or never answer it, so that is the
+   last call. */
+static int signal_process(pid_t pid, int sig)
 {
-	struct rlimit l;
-	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	if (pidfd < 0 && errno != EPERM) /* EPERM: a filter above refuses it, and the number must do */
-		return;
-	if (prlimit(pid, S.tag_limit, NULL, &l) == 0 && l.rlim_max != RLIM_INFINITY && l.rlim_max > S.tag_base) {
-		struct command *c = by_serial(l.rlim_max - S.tag_base);
-		if (c) {
-			if (leftover && c->exited && !c->reported && c->found < 64)
-				leftover[(c - S.commands) * 64 + c->found] = (uint32_t)pid;
-			c->found++;
-			int s = c->killing ? SIGKILL : c->serial == only ? sig : 0;
-			if (s && pidfd < 0)
-				kill(pid, s);
-			else if (s)
-				syscall(SYS_pidfd_send_signal, pidfd, s, NULL, 0);
-		}
-	}
-	if (pidfd >= 0)
-		close(pidfd);
+	if (signal_pidfd(pid, sig, 0) == 0)
+		return 0;
+	return errno == ESRCH ? -1 : kill(pid, sig);
 }
 
-static void walk(uint64_t only, int sig, uint32_t *leftover)
+/* Calls f for each process but this one. */
+static void each_process(void (*f)(pid_t, void *), void *arg)
 {
 	char buf[16384] __attribute__((aligned(8)));
-	for (int i = 0; i < MAX_COMMANDS; i++)
-		S.commands[i].found = 0;
 	lseek(S.proc, 0, SEEK_SET);
 	for (;;) {
 		long n = syscall(SYS_getdents64, S.proc, buf, sizeof buf);
@@ -307,9 +284,78 @@ static void walk(uint64_t only, int sig, uint32_t *leftover)
 			at += d->len;
 			int pid = atoi(d->name);
 			if (pid > 1)
-				visit(pid, only, sig, leftover);
+				f(pid, arg);
 		}
 	}
+}
+
+struct group {
+	pid_t leader;
+	int sig, found;
+};
+
+static void visit_member(pid_t pid, void *arg)
+{
+	struct group *g = arg;
+	if (getpgid(pid) == g->leader && signal_process(pid, g->sig) == 0)
+		g->found = 1;
+}
+
+/* Signals the group of a process. Groups have pidfds since Linux 6.9. Before that its members
+   are signaled one by one, unless a listener of this session says that there is no supervisor
+   above which has one. */
+static int signal_group(pid_t leader, int sig)
+{
+	struct group g = { leader, sig, 0 };
+	if (signal_pidfd(leader, sig, PIDFD_SIGNAL_PROCESS_GROUP) == 0)
+		return 0;
+	if (errno == ESRCH)
+		return -1;
+	if (S.listener >= 0)
+		return kill(-leader, sig);
+	each_process(visit_member, &g);
+	return g.found ? 0 : -1;
+}
+
+/* What a walk over the processes looks for. */
+struct search {
+	uint64_t only; /* the serial number of a command that gets sig */
+	int sig;
+	uint32_t *leftover; /* or NULL */
+};
+
+/* Counts one process for its command, and signals it if that is requested. The pidfd is
+   opened first: if the limit is read from another process later, the signal fails. */
+static void visit(pid_t pid, void *arg)
+{
+	const struct search *w = arg;
+	struct rlimit l;
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	if (pidfd < 0 && errno != EPERM) /* EPERM: a filter above refuses it, and the number must do */
+		return;
+	if (prlimit(pid, S.tag_limit, NULL, &l) == 0 && l.rlim_max != RLIM_INFINITY && l.rlim_max > S.tag_base) {
+		struct command *c = by_serial(l.rlim_max - S.tag_base);
+		if (c) {
+			if (w->leftover && c->exited && !c->reported && c->found < 64)
+				w->leftover[(c - S.commands) * 64 + c->found] = (uint32_t)pid;
+			c->found++;
+			int s = c->killing ? SIGKILL : c->serial == w->only ? w->sig : 0;
+			if (s && pidfd < 0)
+				kill(pid, s);
+			else if (s)
+				syscall(SYS_pidfd_send_signal, pidfd, s, NULL, 0);
+		}
+	}
+	if (pidfd >= 0)
+		close(pidfd);
+}
+
+static void walk(uint64_t only, int sig, uint32_t *leftover)
+{
+	struct search w = { only, sig, leftover };
+	for (int i = 0; i < MAX_COMMANDS; i++)
+		S.commands[i].found = 0;
+	each_process(visit, &w);
 }
 
 static void report_tree(struct command *c, const uint32_t *pids)
@@ -440,11 +486,11 @@ static void end_command(const struct kill_msg *m)
 		c->killing = 1;
 		/* it may have no mark yet */
 		if (!c->exited)
-			signal_process(c->pid, SIGKILL, 0);
+			signal_process(c->pid, SIGKILL);
 		scan(0, 0);
 	} else if (!c->exited) {
-		if (signal_process(c->pid, (int)m->sig, PIDFD_SIGNAL_PROCESS_GROUP) < 0)
-			signal_process(c->pid, (int)m->sig, 0);
+		if (signal_group(c->pid, (int)m->sig) < 0)
+			signal_process(c->pid, (int)m->sig);
 	} else {
 		scan(c->serial, (int)m->sig);
 	}
@@ -479,7 +525,7 @@ static void end_all(void)
 			if (S.commands[i].serial) {
 				S.commands[i].killing = 1;
 				if (!S.commands[i].exited)
-					signal_process(S.commands[i].pid, SIGKILL, 0);
+					signal_process(S.commands[i].pid, SIGKILL);
 			}
 		walk(0, 0, NULL);
 		for (int i = 0; i < MAX_COMMANDS; i++)
