@@ -46,6 +46,7 @@ type execOptions struct {
 	tty       bool
 	json      bool
 	session   string
+	agent     *project.Agent // that the command line starts; nil: another program
 }
 
 func newExecCommand() *cobra.Command {
@@ -57,7 +58,8 @@ func newExecCommand() *cobra.Command {
 a running one.
 
 The command sees the workspace and what the policy's file_rules allow; every
-program it starts is evaluated. The exit status is the command's own; 124 means the
+program it starts is evaluated. claude, codex, gemini and opencode keep a home between
+their sessions, and get a placeholder of the key that is set here. The exit status is the command's own; 124 means the
 timeout, 125 that agentsh could not run it, 126 denied, 127 not found, and 128 and
 its number that a signal ended it. The command gets SIGINT, SIGTERM, SIGHUP and
 SIGQUIT that are sent to agentsh; the second of a kind ends all that it started.
@@ -143,6 +145,7 @@ func earlier(r result, exit wire.Exit) result {
 }
 
 func (o *execOptions) run(ctx context.Context, argv []string, std stdio) error {
+	o.forAgent(argv, std)
 	if o.json {
 		return o.runJSON(ctx, argv, std)
 	}
@@ -363,7 +366,11 @@ func (o *execOptions) openOneShot() (*oneShot, error) {
 		return nil, failure.New(failure.Ours, err, "name a writable file with --audit")
 	}
 	o.tell(plan)
-	request := supervisor.Request{Boot: o.bootstrapOf(plan), Policy: plan.policy, Audit: log, Cwd: plan.here}
+	boot := o.bootstrapOf(plan)
+	if err := o.equip(plan, &boot); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	request := supervisor.Request{Boot: boot, Policy: plan.policy, Audit: log, Cwd: plan.here}
 	return &oneShot{audit: log, auditPath: plan.auditPath, cwd: plan.here, config: supervisor.SessionConfig(plan.operator, request)}, nil
 }
 

@@ -125,6 +125,9 @@ func (s State) Told() string { return filepath.Join(string(s), "told") }
 // Trust holds records of the policies of projects that the user trusts.
 func (s State) Trust() string { return filepath.Join(string(s), "trust") }
 
+// Agent is the home of an agent program in sessions of its own.
+func (s State) Agent(name string) string { return filepath.Join(string(s), "agents", name) }
+
 // AuditLogs holds the audit logs of sessions.
 func (s State) AuditLogs() string { return filepath.Join(string(s), "audit") }
 
