@@ -1,12 +1,14 @@
 package notify
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -163,31 +165,58 @@ func allProcessorTime(b *testing.B) time.Duration {
 }
 
 // BenchmarkSpawnBesideIdle is the time of a spawn beside idle processes of the same command,
-// by engine and number of processes.
+// by engine and number of processes. "processor" is that of the supervisor for one spawn.
 func BenchmarkSpawnBesideIdle(b *testing.B) {
 	bin, _ := place(b)
-	for _, e := range engines {
-		for _, n := range []string{"0", "1000", "3000", "10000"} {
-			b.Run(e.name+"/"+n, func(b *testing.B) {
-				var times []float64
-				for b.Loop() {
-					s := &session{t: b, done: make(chan error, 1), traced: e.traced}
-					cmd := exec.Command(filepath.Join(bin, "processes"), "idle", n,
-						"/bin/sh", "-c", filepath.Join(bin, "spawn")+" /bin/true 300; kill -9 0")
-					cmd.Stdout, cmd.Stderr = &s.out, &s.out
-					s.start(Config{Rules: Rules{Evaluate: withoutUSR2, Prompt: e.prompt}}, CommandInfo{ID: "c1"}, cmd)
-					s.end()
-					nanos, err := strconv.ParseFloat(strings.TrimSpace(s.out.String()), 64)
-					if err != nil {
-						b.Fatalf("printed %q", &s.out)
+	for _, n := range []string{"0", "1000", "3000", "10000"} {
+		argv := []string{
+			filepath.Join(bin, "processes"), "idle", n, "/bin/sh", "-c", filepath.Join(bin, "spawn") + " /bin/true 300; kill -9 0",
+		}
+		besides(b, "native/"+n, func() (string, time.Duration) {
+			cmd := exec.Command(argv[0], argv[1:]...)
+			var out bytes.Buffer
+			cmd.Stdout, cmd.SysProcAttr = &out, &syscall.SysProcAttr{Setpgid: true}
+			_ = cmd.Run() // it kills itself
+			return out.String(), 0
+		})
+		for _, e := range engines {
+			besides(b, e.name+"/"+n, func() (string, time.Duration) {
+				var first, last time.Duration
+				evaluate := func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+					if q, ok := r.(*policy.CommandRequest); ok && filepath.Base(q.Path) == "true" {
+						if last = processorTime(b); first == 0 {
+							first = last
+						}
 					}
-					times = append(times, nanos)
+					return withoutUSR2(r)
 				}
-				b.ReportMetric(median(times)/1e3, "us/spawn")
-				b.ReportMetric(0, "ns/op")
+				s := &session{t: b, done: make(chan error, 1), traced: e.traced}
+				cmd := exec.Command(argv[0], argv[1:]...)
+				cmd.Stdout, cmd.Stderr = &s.out, &s.out
+				s.start(Config{Rules: Rules{Evaluate: evaluate, Prompt: e.prompt}}, CommandInfo{ID: "c1"}, cmd)
+				s.end()
+				return s.out.String(), (last - first) / 299
 			})
 		}
 	}
+}
+
+// besides reports the medians of what run prints and returns.
+func besides(b *testing.B, name string, run func() (string, time.Duration)) {
+	b.Run(name, func(b *testing.B) {
+		var times, processor []float64
+		for b.Loop() {
+			out, used := run()
+			nanos, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			times, processor = append(times, nanos), append(processor, float64(used))
+		}
+		b.ReportMetric(median(times)/1e3, "us/spawn")
+		b.ReportMetric(median(processor)/1e3, "us/processor")
+		b.ReportMetric(0, "ns/op")
+	})
 }
 
 // processorTime is what this process has used, without its children. It does not depend on

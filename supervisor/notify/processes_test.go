@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,7 +18,9 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/seccomp"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
 	"agentsh/supervisor/notify/tracer"
 )
 
@@ -262,5 +266,88 @@ func endEarly(t *testing.T) {
 	s.tracer.Wait()
 	if n := len(s.loop.images.parents.known); n > 0 {
 		t.Errorf("%d processes are noted after the end of the loop", n)
+	}
+}
+
+// receives counts the calls that a tracer passes to workers.
+type receives struct {
+	*tracer.Engine
+	calls atomic.Int32
+}
+
+func (r *receives) Receive(c *engine.Call) error {
+	err := r.Engine.Receive(c)
+	if err == nil {
+		r.calls.Add(1)
+	}
+	return err
+}
+
+// A call that is refused again is answered by the thread that stopped it.
+func TestCallsThatAreRefusedAgainNeedNoWorker(t *testing.T) {
+	bin, _ := place(t)
+	table := refusing(t, "execve", "execveat")
+	cmd := exec.Command(filepath.Join(bin, "costs"), "refused", "1000")
+	s := &session{t: t, done: make(chan error, 1), traced: true}
+	cmd.Stderr = &s.out
+	s.prog = testenv.StartTraced(t, cmd, unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE)
+	ended := make(chan struct{})
+	s.tracer = tracer.New(tracer.Config{Ended: ended})
+	s.prog.Reaped = s.tracer.Wait
+	counted := &receives{Engine: s.tracer}
+	s.loop = New(Config{Engine: counted, Rules: Rules{Evaluate: withoutUSR2}, Refusals: table, Emit: s.emit})
+	go func() { s.done <- s.loop.Run(t.Context()) }()
+	if err := s.loop.Register(s.prog.Cmd.Process.Pid, CommandInfo{ID: "c1"}); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		s.tracer.Wait()
+		close(ended)
+	}()
+	if err := s.prog.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	s.end()
+	s.printed("")
+	if n := counted.calls.Load(); n != 3 {
+		t.Errorf("workers had %d calls, and not an exec, its check and the first refusal", n)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused := slices.DeleteFunc(slices.Clone(s.events), func(e wire.Event) bool { return e.Type != wire.EventCall }); len(refused) != 1 {
+		t.Errorf("events %+v", refused)
+	}
+}
+
+// refusing has what the supervisor answers: it refuses ptrace, and decides on other calls.
+func refusing(t testing.TB, calls ...string) seccomp.Table {
+	t.Helper()
+	plan := seccomp.Plan{
+		Notified: []seccomp.Notice{{Syscalls: calls}},
+		Reported: []seccomp.Refusal{{Syscalls: []string{"ptrace"}, Errno: unix.EPERM, Reason: "a test"}},
+	}
+	table, err := plan.Table()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// Hundreds of idle processes of a command are no obstacle for the others. Their tracer waits
+// in another way than for a few: see wait.go of the tracer.
+func TestProcessesRunBesideIdleOnes(t *testing.T) {
+	bin, _ := place(t)
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			s := &session{t: t, done: make(chan error, 1), traced: e.traced}
+			script := bin + "/spawn /bin/true 30 >&2; for i in 1 2 3 4; do (sh -c :; echo done) & p=\"$p $!\"; done; wait $p; echo all; kill -9 0"
+			cmd := exec.Command(filepath.Join(bin, "processes"), "idle", "300", "/bin/bash", "-c", script)
+			cmd.Stdout = &s.out
+			s.start(Config{Rules: Rules{Evaluate: withoutUSR2, Prompt: e.prompt}}, CommandInfo{ID: "c1"}, cmd, judged...)
+			s.end()
+			if got := strings.Count(s.out.String(), "done\n"); got != 4 || !strings.HasSuffix(s.out.String(), "all\n") {
+				t.Errorf("it printed %q", &s.out)
+			}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/seccomp"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
 )
 
 // refusals answers the calls that sessions refuse whatever the policy says.
@@ -44,6 +45,20 @@ const maxRecorded = 4096
 
 // of returns the refusal that is about a call, or nil.
 func (h *refusals) of(c *call) *seccomp.RefusedCall { return h.table.Of(c.Syscall, c.Args) }
+
+// quick reports whether a call is refused and needs no worker: it has its event, or its
+// registers except it.
+func (h *refusals) quick(from *engine.Call) bool {
+	if from.Check != nil || from.Unjudged || from.Arch != nativeArch {
+		return false
+	}
+	r := h.table.Of(from.Syscall, from.Args)
+	if r == nil || len(r.Self) > 0 {
+		return false
+	}
+	harmless, err := excepted(&call{Call: *from}, r)
+	return err == nil && harmless || h.repeats(refusalThread{r, from.TID})
+}
 
 // answer refuses a call unless it is excepted. Only the first call of a kind in a command
 // makes an event: a command can make millions.

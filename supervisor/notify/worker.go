@@ -54,9 +54,15 @@ func (l *Loop) serve(w *worker) error {
 }
 
 // directly answers a call on the thread of its engine, which must not wait: only signals
-// to one process, and execs of programs that a worker evaluated before. It returns false if
-// a worker must answer.
+// to one process, execs of programs that a worker evaluated before, and calls that are
+// refused again. It returns false if a worker must answer.
 func (l *Loop) directly(from *engine.Call) bool {
+	if l.refusals.quick(from) {
+		c := &call{Call: *from, engine: l.engine, record: l.record}
+		defer func() { c.recovered(recover()) }()
+		c.finish(l.dispatch(c))
+		return true
+	}
 	switch from.Syscall {
 	case unix.SYS_EXECVE, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL:
 	default:

@@ -1,5 +1,6 @@
 /* costs KIND N: does one thing N times and prints the nanoseconds for each. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -52,11 +54,15 @@ static int read_one(void)
 
 static int signal_self(void) { return kill(getpid(), 0); }
 
+/* No session has ptrace, and natively no process has this number. */
+static int refused(void) { return ptrace(PTRACE_ATTACH, 1 << 30, 0, 0) != -1 || (errno != EPERM && errno != ESRCH); }
+
 static const struct {
 	const char *name;
 	int (*run)(void);
 } kinds[] = {
 	{ "spawn", spawn }, { "fork", fork_and_exit }, { "thread", thread }, { "getppid", call }, { "read", read_one }, { "kill", signal_self },
+	{ "refused", refused },
 };
 
 int main(int argc, char **argv)

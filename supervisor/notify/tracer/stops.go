@@ -37,9 +37,22 @@ func (t *thread) stopped(k *task, status unix.WaitStatus) error {
 	case event == engine.EventStop && engine.StopsProcess(signal):
 		return t.request(unix.PTRACE_LISTEN, k, 0) // until SIGCONT, which is another stop
 	case event != 0: // a new thread, or one that made another
+		t.noteChild(k, event)
 		return t.resume(k, 0)
 	default:
 		return t.resume(k, signal)
+	}
+}
+
+// noteChild notes the thread that k made. It stops next, and a wait for it needs no walk. See
+// wait.go. The kernel may give its number in another pid namespace, which costs time only.
+func (t *thread) noteChild(k *task, event int) {
+	if event == engine.EventStop || len(t.tasks) <= shortWalk {
+		return
+	}
+	child := uintptr(0)
+	if engine.Ptrace(unix.PTRACE_GETEVENTMSG, k.tid, uintptr(unsafe.Pointer(&child))) == nil {
+		t.recent.add(int(child))
 	}
 }
 

@@ -22,8 +22,9 @@ const (
 
 // recent are the tracees that were stopped last, each once.
 type recent struct {
-	tids [recentCount]int
-	next int
+	tids   [recentCount]int
+	next   int
+	inVain int // searches since one found a tracee
 }
 
 func (r *recent) add(tid int) {
@@ -47,24 +48,43 @@ func (r *recent) remove(tid int) {
 
 // wait waits for the next stop or end of a tracee.
 func (t *thread) wait(status *unix.WaitStatus) (int, error) {
-	// Without __WNOTHREAD this would take the stops of other threads.
-	const how = unix.WALL | unix.WNOTHREAD
 	if n := len(t.tasks); n > shortWalk {
-		for start := time.Now(); ; {
-			if tid := t.bell.pid; ready(tid, status, how) {
-				return tid, nil
-			}
-			for _, tid := range t.recent.tids {
-				if ready(tid, status, how) {
-					return tid, nil
-				}
-			}
-			if time.Since(start) > time.Duration(n)*walkOfOne {
-				break
-			}
+		if tid := t.search(status, time.Duration(n)*walkOfOne); tid != 0 {
+			return tid, nil
 		}
 	}
-	return unix.Wait4(-1, status, how, nil)
+	return unix.Wait4(-1, status, anyOfThread, nil)
+}
+
+// anyOfThread waits for threads of all kinds. Without __WNOTHREAD it would take the stops of
+// other tracing threads.
+const anyOfThread = unix.WALL | unix.WNOTHREAD
+
+// search asks for the tracees that were stopped last, for as long as a walk takes. On a busy
+// machine they stop later than that, so after some searches in vain most ask once.
+func (t *thread) search(status *unix.WaitStatus, limit time.Duration) int {
+	const (
+		inVain = 2
+		probe  = 16
+	)
+	once := t.recent.inVain >= inVain && t.recent.inVain%probe != 0
+	for start := time.Now(); ; {
+		if tid := t.bell.pid; ready(tid, status, anyOfThread) {
+			return tid
+		}
+		for _, tid := range t.recent.tids {
+			if ready(tid, status, anyOfThread) {
+				if !once {
+					t.recent.inVain = 0
+				}
+				return tid
+			}
+		}
+		if once || time.Since(start) > limit {
+			t.recent.inVain++
+			return 0
+		}
+	}
 }
 
 // ready reports whether a tracee has stopped or ended. It does not block.
