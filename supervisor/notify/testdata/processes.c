@@ -17,6 +17,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
@@ -83,6 +84,7 @@ static void forever(void)
 		pause();
 }
 
+/* wait_for_state returns when the process has the state, or has ended. */
 static void wait_for_state(pid_t pid, char want)
 {
 	char name[64], text[512];
@@ -95,7 +97,7 @@ static void wait_for_state(pid_t pid, char want)
 			return;
 		text[n] = 0;
 		char *state = strrchr(text, ')');
-		if (state && state[2] == want)
+		if (state && (state[2] == want || state[2] == 'Z'))
 			return;
 		sched_yield();
 	}
@@ -523,47 +525,74 @@ static void child_signals(void)
 	}
 }
 
+/* make_call makes a call of at most ms milliseconds, or of a minute, and writes its result. */
+static void make_call(int i, int ms, int never, int results)
+{
+	struct pollfd p = { .fd = never, .events = POLLIN };
+	struct timespec short_time = { ms / 1000, ms % 1000 * 1000000 }, long_time = { 60, 0 };
+	struct epoll_event e = { .events = EPOLLIN };
+	int ep = epoll_create1(0), word = 0, result = 0;
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	epoll_ctl(ep, EPOLL_CTL_ADD, never, &e);
+	errno = 0;
+	switch (i) {
+	case 0: result = poll(&p, 1, ms); break;
+	case 1: result = nanosleep(&short_time, NULL); break;
+	case 2: result = epoll_wait(ep, &e, 1, 60000); break;
+	case 3: result = syscall(SYS_futex, &word, FUTEX_WAIT, 0, &short_time, NULL, 0); break;
+	case 4: result = sigtimedwait(&set, NULL, &long_time); break;
+	}
+	dprintf(results, "call %d: %d %s\n", i, result, strerror(errno));
+	_exit(0);
+}
+
+/* interrupted stops a child in a call and continues it. It returns 0 if the call ended before
+ * the stop, as on a busy machine. */
+static int interrupted(int i, int ms)
+{
+	int never[2], results[2], status;
+	char text[128];
+	need(pipe(never) == 0 && pipe(results) == 0, "pipe");
+	pid_t pid = child();
+	if (pid == 0)
+		make_call(i, ms, never[0], results[1]);
+	wait_for_state(pid, 'S');
+	need(kill(pid, SIGSTOP) == 0, "kill");
+	need(waitpid(pid, &status, WUNTRACED) == pid, "wait");
+	int stopped = WIFSTOPPED(status);
+	if (stopped) {
+		say("%s\n", status_of(status));
+		need(kill(pid, SIGCONT) == 0, "kill");
+		need(waitpid(pid, &status, 0) == pid, "wait");
+		ssize_t n = read(results[0], text, sizeof text);
+		need(n > 0, "read");
+		say("%.*s%s\n", (int)n, text, status_of(status));
+	}
+	for (int end = 0; end < 2; end++) {
+		close(never[end]);
+		close(results[end]);
+	}
+	return stopped;
+}
+
 /* Calls that a stop interrupts go on, or end with EINTR: see signal(7). */
 static void restarts(void)
 {
 	for (int i = 0; i < 5; i++) {
-		int report[2];
-		need(pipe(report) == 0, "pipe");
-		pid_t pid = child();
-		if (pid == 0) {
-			struct pollfd p = { .fd = report[0], .events = POLLIN };
-			struct timespec short_time = { 0, 300000000 }, long_time = { 60, 0 };
-			struct epoll_event e = { .events = EPOLLIN };
-			int ep = epoll_create1(0), word = 0, result = 0;
-			sigset_t set;
-			sigemptyset(&set);
-			sigaddset(&set, SIGUSR1);
-			sigprocmask(SIG_BLOCK, &set, NULL);
-			epoll_ctl(ep, EPOLL_CTL_ADD, report[0], &e);
-			errno = 0;
-			switch (i) {
-			case 0: result = poll(&p, 1, 300); break;
-			case 1: result = nanosleep(&short_time, NULL); break;
-			case 2: result = epoll_wait(ep, &e, 1, 60000); break;
-			case 3: result = syscall(SYS_futex, &word, FUTEX_WAIT, 0, &short_time, NULL, 0); break;
-			case 4: result = sigtimedwait(&set, NULL, &long_time); break;
-			}
-			say("call %d: %d %s\n", i, result, strerror(errno));
-			_exit(0);
-		}
-		wait_for_state(pid, 'S');
-		need(kill(pid, SIGSTOP) == 0, "kill");
-		next(pid, WUNTRACED);
-		need(kill(pid, SIGCONT) == 0, "kill");
-		next(pid, 0);
-		close(report[0]);
-		close(report[1]);
+		for (int ms = 300; !interrupted(i, ms); ms *= 4)
+			need(ms < 60000, "stop");
 	}
 	struct sigaction act = { .sa_handler = on_signal };
+	struct itimerval each = { { 1, 0 }, { 1, 0 } }, none = { { 0, 0 }, { 0, 0 } };
 	sigaction(SIGALRM, &act, NULL);
-	alarm(1);
+	setitimer(ITIMER_REAL, &each, NULL); /* more than once: the first can come before the call */
 	int result = pause();
-	say("pause %d %s\n", result, strerror(errno));
+	int because = errno;
+	setitimer(ITIMER_REAL, &none, NULL);
+	say("pause %d %s\n", result, strerror(because));
 }
 
 static void queued(void)
