@@ -97,6 +97,9 @@ func (p *Policy) Tree(root string, ops FileOp) TreeVerdict {
 	return v
 }
 
+// OwnState names the rule that agentsh adds to a policy for files of its own in a workspace.
+const OwnState = "own-state"
+
 // Splitters returns the file rules because of which the tree at root is not
 // allowed or denied as a whole for each of ops. These rules match inside the
 // tree, or have an effect other than allow and deny.

@@ -62,6 +62,8 @@ type ContainerConfig struct {
 	Degraded []probe.Setting
 	// Here says that this is such a container: commands run as the owner of the workspace.
 	Here bool
+	// WholeTrees says that sessions here have no namespaces: no rule holds inside a workspace.
+	WholeTrees bool
 }
 
 // DefaultOperator is the configuration without a file.

@@ -320,6 +320,10 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
+	state, err := host.State(operator)
+	if err != nil && !o.shim {
+		return nil, failure.New(failure.Ours, err, "")
+	}
 	here, workspace, err := o.directories(operator.Workspace)
 	if err == nil && workspace == "/" {
 		if workspace, err = host.ContainerWorkspace(o.workspace+operator.Workspace != ""); err == nil {
@@ -329,13 +333,10 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	where := stateDir
 	if o.shim {
-		where = func() (layout.State, error) { return shimState(workspace) }
-	}
-	state, err := where()
-	if err != nil {
-		return nil, err
+		if state, err = shimState(workspace); err != nil {
+			return nil, err
+		}
 	}
 	vars := host.PolicyVars(workspace, operator.Vars)
 	if o.shim {
@@ -343,6 +344,7 @@ func (o *execOptions) plan() (*plan, error) {
 	}
 	find := discovery.Request{
 		File: o.policy, Alone: o.config != "", Operator: operator.Policy, Workspace: workspace, State: state, Vars: vars, Notes: os.Stderr,
+		Open: operator.Container.WholeTrees,
 	}
 	p, err := find.Policy()
 	if err != nil {

@@ -76,13 +76,13 @@ func reloaded(one host.Running, file, config string) (*policy.Policy, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	state, err := stateDir()
+	state, err := host.State(operator)
 	if err != nil {
-		return nil, err
+		return nil, failure.New(failure.Ours, err, "")
 	}
 	find := discovery.Request{
 		File: file, Alone: config != "", Operator: operator.Policy, Workspace: one.Workspace, State: state,
-		Vars: host.PolicyVars(one.Workspace, operator.Vars), Notes: os.Stderr,
+		Vars: host.PolicyVars(one.Workspace, operator.Vars), Notes: os.Stderr, Open: operator.Container.WholeTrees, Look: true,
 	}
 	if one.Name == sharedName { // its policy is the machine's, whoever calls
 		find.Alone = true

@@ -15,9 +15,9 @@ func TestBothProgramsFindOneStateDirectory(t *testing.T) {
 		uid  int
 		want State
 	}{
-		"a user":                      {map[string]string{"HOME": "/home/u"}, 1000, "/home/u/.local/state/agentsh"},
+		"a user":                      {map[string]string{"HOME": "/home/u"}, 1 << 30, "/home/u/.local/state/agentsh"},
 		"a user with XDG":             {map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "/s"}, 1000, "/s/agentsh"},
-		"a user with relative XDG":    {map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "s"}, 1000, "/home/u/.local/state/agentsh"},
+		"a user with relative XDG":    {map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "s"}, 1 << 30, "/home/u/.local/state/agentsh"},
 		"a user without HOME":         {nil, 1000, ""},
 		"a user with a relative HOME": {map[string]string{"HOME": "u"}, 1000, ""},
 		"root":                        {map[string]string{"HOME": "/root"}, 0, "/var/lib/agentsh"},
@@ -54,6 +54,43 @@ func TestFindingAStateDirectoryMakesNothing(t *testing.T) {
 	}
 	if _, err := os.Lstat(string(state)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("finding it made it: %v", err)
+	}
+}
+
+func TestAContainersStateIsNotInTheHome(t *testing.T) {
+	uid := 1<<30 + os.Getpid()
+	t.Cleanup(func() { _ = os.RemoveAll(fmt.Sprintf("%s%d", scratchState, uid)) })
+	for name, env := range map[string]map[string]string{"a user": {"HOME": "/home/u"}, "a user with XDG": {"HOME": "/home/u", "XDG_STATE_HOME": "/s"}} {
+		getenv := func(n string) string { return env[n] }
+		before, err := FindState(getenv, uid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := ContainerState(getenv, uid)
+		if err != nil || (made == before) != (env["XDG_STATE_HOME"] != "") {
+			t.Errorf("%s: %s before, %s: %v", name, before, made, err)
+		}
+		if after, err := FindState(getenv, uid); after != made || err != nil {
+			t.Errorf("%s: %s is made, and %s found: %v", name, made, after, err)
+		}
+		if err := os.RemoveAll(fmt.Sprintf("%s%d", scratchState, uid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if root, err := ContainerState(func(string) string { return "" }, 0); root != "/var/lib/agentsh" || err != nil {
+		t.Errorf("root: %s %v", root, err)
+	}
+	// A file of the name in a directory that others can write to means nothing.
+	state := State(fmt.Sprintf("%s%d", scratchState, uid))
+	if err := errors.Join(os.Mkdir(string(state), 0o700), os.Chmod(string(state), 0o777), os.WriteFile(string(state)+"/"+containerMark, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	getenv := func(n string) string { return map[string]string{"HOME": "/home/u"}[n] }
+	if found, err := FindState(getenv, uid); found != "/home/u/.local/state/agentsh" || err != nil {
+		t.Errorf("somebody else's is taken: %s %v", found, err)
+	}
+	if made, err := ContainerState(getenv, uid); err == nil {
+		t.Errorf("somebody else's is taken: %s", made)
 	}
 }
 

@@ -17,8 +17,9 @@ type State string
 
 // FindState returns $XDG_STATE_HOME/agentsh when that variable is an absolute
 // path. Otherwise it is /var/lib/agentsh for root and
-// ~/.local/state/agentsh for others, or [scratchState] and the uid where HOME is the
-// root directory. It makes nothing: see [State.Make].
+// ~/.local/state/agentsh for others. It is [scratchState] and the uid where HOME is the
+// root directory, and where [ContainerState] has made that. It makes nothing: see
+// [State.Make].
 func FindState(getenv func(string) string, uid int) (State, error) {
 	if base := getenv("XDG_STATE_HOME"); filepath.IsAbs(base) {
 		return State(filepath.Join(base, "agentsh")), nil
@@ -34,6 +35,9 @@ func FindState(getenv func(string) string, uid int) (State, error) {
 		}
 		return s, nil
 	}
+	if s := State(scratchState + strconv.Itoa(uid)); s.check() == nil && s.ofContainer() {
+		return s, nil
+	}
 	if filepath.IsAbs(home) {
 		return State(filepath.Join(home, ".local/state/agentsh")), nil
 	}
@@ -47,6 +51,32 @@ const scratchState = "/var/tmp/agentsh-"
 func FallbackState(uid int) (State, error) {
 	s := State(scratchState + strconv.Itoa(uid))
 	return s, s.Make()
+}
+
+// ContainerState makes the state directory of a user in a container whose sessions have no
+// namespaces. There a home may be a workspace, in which nothing can be closed to commands: so
+// the directory is never in the home. [FindState] returns the same one from then on.
+func ContainerState(getenv func(string) string, uid int) (State, error) {
+	if uid == 0 || filepath.IsAbs(getenv("XDG_STATE_HOME")) {
+		return FindState(getenv, uid)
+	}
+	s, err := FallbackState(uid)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(string(s), containerMark), nil, 0o600); err != nil {
+		return "", fmt.Errorf("state directory: %w", err)
+	}
+	return s, nil
+}
+
+// containerMark is a file in a directory that [ContainerState] made.
+const containerMark = "container"
+
+// ofContainer reports whether [ContainerState] made the directory.
+func (s State) ofContainer() bool {
+	_, err := os.Lstat(filepath.Join(string(s), containerMark))
+	return err == nil
 }
 
 // Make makes the directory for its owner only, if it is missing. It refuses one in

@@ -45,6 +45,10 @@ func Policy(trust Trust, workspace, operator string) (Choice, error) {
 		c.Note = fmt.Sprintf("%s is not trusted, so it is not used: read it, then run 'agentsh trust'", file)
 	}
 	name := userPolicy()
+	if there, _ := usable(name); there && trust.HomeOpened() {
+		return Choice{}, fmt.Errorf("%s: commands of an earlier session could write it, because this home was in their workspace: read it, "+
+			"then name it with --policy, or remove it", name)
+	}
 	there, note := usable(name)
 	if note != "" {
 		c.Note = strings.TrimPrefix(c.Note+"\n"+note, "\n")

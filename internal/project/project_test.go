@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/paths"
 	"agentsh/internal/testenv"
 	"agentsh/policy"
 )
@@ -240,6 +241,66 @@ func TestTheUsersPolicyComesBeforeTheMachines(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", tree(t))
 	if c, err := Policy(trust, tree(t), "/machine.yaml"); err != nil || c.File != "/machine.yaml" || c.Note != "" {
 		t.Errorf("%+v %v", c, err)
+	}
+}
+
+// Without namespaces nothing inside a workspace can be closed to commands.
+func TestAHomeIsAWorkspaceIfItHoldsNothingOfAgentsh(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", "")
+	state := filepath.Join(tree(t), "state")
+	for name, test := range map[string]struct {
+		holds, workspace, state, want string
+		opened                        bool
+	}{
+		"another directory":                {"x/", "x", state, "", false},
+		"a home without files of agentsh":  {"x/", "", state, "", true},
+		"a home in the workspace":          {"home/x/", "..", state, "", true},
+		"a home with a policy":             {".config/agentsh/policy.yaml", "", state, "agentsh uses", false},
+		"a home with records":              {".local/state/agentsh/trust/x.json", "", state, "agentsh uses", false},
+		"a project with a directory of it": {"x/.config/agentsh/", "x", state, "agentsh uses", false},
+		"state in the workspace":           {"x/", "x", "x/state", "set XDG_STATE_HOME", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := tree(t, test.holds)
+			t.Setenv("HOME", home)
+			workspace := filepath.Join(home, test.workspace)
+			if !filepath.IsAbs(test.state) {
+				test.state = filepath.Join(home, test.state)
+			}
+			own := Own(test.state, workspace)
+			rest, err := OpenHome(own, test.state, workspace)
+			if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Fatalf("%v", err)
+			}
+			for _, name := range rest {
+				if paths.Within(name, workspace) {
+					t.Errorf("%s would have a rule inside the workspace", name)
+				}
+			}
+			if opened := err == nil && len(rest) < len(own); opened != test.opened {
+				t.Errorf("opened: %v", opened)
+			}
+		})
+	}
+}
+
+func TestAPolicyThatCommandsCouldWriteIsNotTheUsers(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", "")
+	home, elsewhere, trust := tree(t), tree(t), Trust(filepath.Join(tree(t), "trust"))
+	t.Setenv("HOME", home)
+	if err := trust.NoteOpened(); err != nil || !trust.HomeOpened() {
+		t.Fatal(err)
+	}
+	if c, err := Policy(trust, elsewhere, "/machine.yaml"); err != nil || c.File != "/machine.yaml" {
+		t.Fatalf("without a policy: %+v %v", c, err)
+	}
+	file := filepath.Join(home, ".config/agentsh/policy.yaml") // a command of the session makes it
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, file, "x")
+	if c, err := Policy(trust, elsewhere, "/machine.yaml"); err == nil || !strings.Contains(err.Error(), "commands of an earlier session could write it") {
+		t.Errorf("it is the policy of later sessions: %+v %v", c, err)
 	}
 }
 

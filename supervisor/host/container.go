@@ -46,9 +46,18 @@ func InContainer(c supervisor.OperatorConfig) (out supervisor.OperatorConfig, to
 	}
 	if missing.Has(probe.Namespaces) {
 		c.Policy = containerPolicy(c.Policy, c.Container.Policy)
+		c.Container.WholeTrees = true
 	}
 	c.Container.Here = true
 	return c, containerLosses(missing, c.Policy), nil
+}
+
+// State returns the state directory of the caller on this machine.
+func State(c supervisor.OperatorConfig) (layout.State, error) {
+	if c.Container.WholeTrees {
+		return layout.ContainerState(os.Getenv, os.Geteuid())
+	}
+	return layout.FindState(os.Getenv, os.Geteuid())
 }
 
 // ContainerWorkspace returns the workspace of commands that start in the root directory of

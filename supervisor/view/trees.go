@@ -59,14 +59,18 @@ func (p *planner) openTree(path, backing string, dir bool) error {
 // enforce.
 func (p *planner) splits(path string, ops policy.FileOp) error {
 	var lines []string
+	advice := "take the rules out, or name a policy of whole trees, such as --policy " + layout.Policies + "/plain.yaml"
 	for _, rule := range p.policy.Splitters(path, ops) {
+		if rule.Name == policy.OwnState {
+			advice = "work in another directory (--workspace DIR): " + path + " holds files of agentsh itself, which are closed to commands"
+		}
 		lines = append(
 			lines,
 			fmt.Sprintf("%s: rule %s cannot be enforced here: without a file server %s is allowed or denied as a whole", rule.Pos, rule.Name, path),
 		)
 	}
 	if len(lines) > 0 {
-		lines = append(lines, "  to go on: take the rules out, or name a policy of whole trees, such as --policy "+layout.Policies+"/plain.yaml")
+		lines = append(lines, "  to go on: "+advice)
 	} else {
 		lines = append(lines, fmt.Sprintf("the file rules do not allow reading %s, and without a file server nothing else shows it", path))
 	}

@@ -203,8 +203,9 @@ place_docker_page() {
 	mkdir -p "$work/volume"
 	chmod -R a+rX "$work/places"
 	docker_ready
-	local user
-	for user in 0 1000; do
-		docker run --rm --user "$user:$user" -v "$work/places:/places:ro" -v "$work/volume:/volume" places:root sh /places/docker.sh /places
-	done
+	mkdir -p "$work/places/etc"
+	cp -r "$work/places/config.yaml" "$work/places/policies" "$work/places/etc/"
+	docker run --rm -v "$work/places:/places:ro" -v "$work/volume:/volume" places:root sh /places/docker.sh /places
+	docker run --rm --user 1000:1000 -v "$work/places:/places:ro" -v "$work/places/etc:/etc/agentsh:ro" -v "$work/volume:/volume" \
+		-v "$work/places/bash_startup.sh:/usr/lib/agentsh/bash_startup.sh:ro" places:root sh /places/docker.sh /places
 }

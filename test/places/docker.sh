@@ -2,7 +2,8 @@
 # Runs in a container of Docker with default flags: what doc/platforms/docker.md says of
 # it besides the checks of every place.
 #
-#   docker.sh DIR     DIR holds agentsh, and config.yaml and policies of the packages; /volume is a directory of root outside
+#   docker.sh DIR     DIR holds agentsh, and config.yaml and policies of the packages; /volume is a directory of root outside.
+#                     Where it is not root, /etc/agentsh is that of the packages
 here=$1
 work=$(mktemp -d /tmp/places.XXXXXX) || exit 2
 chmod 755 "$work"
@@ -25,6 +26,18 @@ told() {
 if [ "$(id -u)" != 0 ]; then
 	say "a user's workspace" "$(told 'note: this container gives less' exec --config "$here/config.yaml" -p "$here/policies/plain.yaml" -- touch file), owner $(stat -c %u file)"
 	say "a user's volume of root" "$(told /volume exec --config "$here/config.yaml" -p "$here/policies/plain.yaml" -w /volume -- true)"
+	home=$work/ws
+	at_home() { HOME=$home told "$@"; }
+	say "a home as workspace" "$(at_home '' exec -- sh -c 'mkdir -p .config/agentsh .local/bin; echo version: 1 >.config/agentsh/policy.yaml; echo echo planted >.local/bin/planted; chmod 755 .local/bin/planted')"
+	say "its state" "$(HOME=$home agentsh events --json | head -1 | grep -o '"type":"[a-z]*"'), $(ls "$home/.local")"
+	say "what commands left is agentsh's" "$(at_home 'agentsh uses .*remove it' exec -- true)"
+	mkdir "$work/other" && cd "$work/other" || exit 2
+	say "a policy of theirs, elsewhere" "$(at_home 'commands of an earlier session could write it' exec -- true)"
+	rm -r "$home/.config"
+	say "a program of theirs, elsewhere" "$(at_home '' exec -- planted)"
+	export XDG_STATE_HOME="$work/ws/state"
+	cd "$work/ws" || exit 2
+	say "state in the workspace" "$(at_home 'set XDG_STATE_HOME to a directory outside' exec -- true)"
 	exit 0
 fi
 mkdir -p /etc/agentsh /usr/lib/agentsh

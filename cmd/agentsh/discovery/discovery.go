@@ -30,12 +30,24 @@ type Request struct {
 	State     layout.State
 	Vars      map[string]string
 	Notes     io.Writer // gets what was passed over
+	Open      bool      // sessions here close nothing inside a workspace to commands
+	Look      bool      // no session begins: nothing is recorded
 }
 
 // Policy loads the policy of a session: the one that the command line or its
 // configuration names, else the one that [project.Policy] finds.
 func (r Request) Policy() (*policy.Policy, error) {
-	own := project.Own(string(r.State), r.Workspace)
+	own, trust := project.Own(string(r.State), r.Workspace), project.Trust(r.State.Trust())
+	if r.Open {
+		rest, err := project.OpenHome(own, string(r.State), r.Workspace)
+		if err == nil && len(rest) < len(own) && !r.Look {
+			err = trust.NoteOpened()
+		}
+		if err != nil {
+			return nil, failure.New(failure.Ours, err, "")
+		}
+		own = rest
+	}
 	if r.File != "" || r.Alone {
 		file := r.File
 		if file == "" {
@@ -43,7 +55,7 @@ func (r Request) Policy() (*policy.Policy, error) {
 		}
 		return load(source{file, os.ReadFile}, r.Vars, own)
 	}
-	found, err := project.Policy(project.Trust(r.State.Trust()), r.Workspace, r.Operator)
+	found, err := project.Policy(trust, r.Workspace, r.Operator)
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, distrustHint)
 	}
@@ -128,7 +140,7 @@ func ownRules(name, file, workspace string, own []string) []byte {
 		return map[string]any{"name": name, "paths": paths, "operations": operations, "decision": "deny",
 			"message": "agentsh keeps what it knows here: no command reads or changes it"}
 	}
-	rules := []map[string]any{rule("own-state", dirs, []string{"read", "write", "create", "delete", "rename", "chmod", "chown", "link",
+	rules := []map[string]any{rule(policy.OwnState, dirs, []string{"read", "write", "create", "delete", "rename", "chmod", "chown", "link",
 		"symlink", "mkdir", "rmdir", "mknod", "xattr", "utime", "execute"})} // looking passes: tools list trees
 	if len(above) > 0 {
 		rules = append(rules, rule("above-own-state", above, []string{"rename", "symlink", "delete", "rmdir", "link", "chmod", "chown"}))
@@ -144,7 +156,7 @@ func ownRules(name, file, workspace string, own []string) []byte {
 // taken as it is.
 func Tools(operator supervisor.OperatorConfig, p *policy.Policy) project.Tools {
 	home := p.Vars()["USER_HOME"]
-	if operator.Path != supervisor.DefaultOperator.Path {
+	if operator.Path != supervisor.DefaultOperator.Path || project.UsersTrust().HomeOpened() {
 		home = ""
 	}
 	permits := func(dir string, op policy.FileOp) bool {

@@ -119,6 +119,7 @@ func (p *variables) find(file string, notes io.Writer) (*policy.Policy, error) {
 	}
 	return discovery.Request{
 		Operator: operator.Policy, Workspace: vars["WORKSPACE"], State: state, Vars: vars, Notes: notes,
+		Open: operator.Container.WholeTrees, Look: true,
 	}.Policy()
 }
 

@@ -65,7 +65,14 @@ func (o trustOptions) run(out io.Writer, args []string) error {
 		return failure.New(failure.Ours, fmt.Errorf("this is session %s: its commands do not decide what is trusted", s),
 			"run 'agentsh trust' outside of the session")
 	}
-	state, err := layout.FindState(os.Getenv, os.Geteuid())
+	operator, err := host.ReadConfig(layout.Config, true)
+	if err == nil {
+		operator, _, err = host.InContainer(operator)
+	}
+	if err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
+	state, err := host.State(operator)
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
