@@ -263,13 +263,38 @@ func (m Missing) further(s Session) []string {
 	}
 	all := maps.Clone(missing)
 	maps.Copy(all, m)
-	var lines []string
+	if all.Has(Landlock) && (all.Has(Namespaces) || all.Has(NestedCommands)) {
+		return all.withoutFiles()
+	}
+	var lines, names []string
 	for _, name := range missing.Names() {
 		if missing[includedIn[name]] == nil && !s.holds(name, all) {
 			lines = append(lines, fmt.Sprintf("%v\n%s", missing[name], Remedy(name)))
+			names = append(names, name)
 		}
 	}
-	return lines
+	return append(lines, together(names)...)
+}
+
+// withoutFiles says why no fallback helps where neither mounts nor Landlock restrict files.
+func (m Missing) withoutFiles() []string {
+	var lines []string
+	for _, name := range []string{Landlock, Namespaces, NestedCommands} {
+		if m.Has(name) {
+			lines = append(lines, m[name].Error())
+		}
+	}
+	return append(lines, "  files are restricted by mounts or by Landlock, and a session here has neither: no fallback opens one")
+}
+
+// together is the line of a refusal that names several fallbacks: one setting has all.
+func together(names []string) []string {
+	names = slices.DeleteFunc(names, func(name string) bool { return name == MappedFiles && slices.Contains(names, FileServer) })
+	if len(names) < 2 {
+		return nil
+	}
+	return []string{fmt.Sprintf("  all of them: degraded: [%s] in %s, or --degraded %s", strings.Join(names, ", "), layout.Config,
+		strings.Join(names, ","))}
 }
 
 // Without says in one line how the operator allows sessions without a mechanism, and what
