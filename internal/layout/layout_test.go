@@ -60,7 +60,9 @@ func TestFindingAStateDirectoryMakesNothing(t *testing.T) {
 func TestAContainersStateIsNotInTheHome(t *testing.T) {
 	uid := 1<<30 + os.Getpid()
 	t.Cleanup(func() { _ = os.RemoveAll(fmt.Sprintf("%s%d", scratchState, uid)) })
-	for name, env := range map[string]map[string]string{"a user": {"HOME": "/home/u"}, "a user with XDG": {"HOME": "/home/u", "XDG_STATE_HOME": "/s"}} {
+	for name, env := range map[string]map[string]string{
+		"a user": {"HOME": "/home/u"}, "a user with XDG": {"HOME": "/home/u", "XDG_STATE_HOME": "/s"},
+	} {
 		getenv := func(n string) string { return env[n] }
 		before, err := FindState(getenv, uid)
 		if err != nil {
@@ -82,7 +84,8 @@ func TestAContainersStateIsNotInTheHome(t *testing.T) {
 	}
 	// A file of the name in a directory that others can write to means nothing.
 	state := State(fmt.Sprintf("%s%d", scratchState, uid))
-	if err := errors.Join(os.Mkdir(string(state), 0o700), os.Chmod(string(state), 0o777), os.WriteFile(string(state)+"/"+containerMark, nil, 0o600)); err != nil {
+	mark := string(state) + "/" + containerMark
+	if err := errors.Join(os.Mkdir(string(state), 0o700), os.Chmod(string(state), 0o777), os.WriteFile(mark, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	getenv := func(n string) string { return map[string]string{"HOME": "/home/u"}[n] }
