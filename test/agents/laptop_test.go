@@ -79,6 +79,15 @@ wire_api = "responses"
 			"file_path": laptopProject + "/double.sh", "instruction": "add the argument", "old_string": "$1 + 2", "new_string": "$1 + $1",
 		})},
 	},
+	{
+		other: opencodeProgram, host: "api.anthropic.com", key: "ANTHROPIC_API_KEY",
+		args:     []string{"run", "--model", "anthropic/claude-sonnet-4-5", "Mend double.sh"},
+		settings: map[string]string{".config/opencode/opencode.json": `{"permission": {"external_directory": "allow"}}`},
+		turns: []fakemodel.Turn{
+			call("read", map[string]any{"filePath": laptopProject + "/double.sh"}),
+			call("edit", map[string]any{"filePath": laptopProject + "/double.sh", "oldString": "$1 + 2", "newString": "$1 + $1"}),
+		},
+	},
 }
 
 // TestAgentProgramsRunOnALaptop does what doc/laptop.md says, for each program as it is
