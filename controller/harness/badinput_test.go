@@ -266,6 +266,10 @@ func TestDegradedAndRequireHaveTheNamesOfTheSupervisor(t *testing.T) {
 	if !slices.Equal(fallbacks, all) || !slices.Equal(requirementNames, probe.Requirements()) {
 		t.Errorf("degraded %q, require %q; the supervisor has %q, %q", fallbacks, requirementNames, all, probe.Requirements())
 	}
+	above := lay(t, tests{"a.yaml": head, "b.yaml": "base: a.yaml\npolicy: p.yaml\ndegraded: [cgroup]\n", "p.yaml": "version: 1\nname: p\n"})
+	if h, ps := Load(filepath.Join(above, "b.yaml"), Options{}); len(ps) > 0 || len(h.Degraded) != 1 {
+		t.Errorf("degraded in a harness with a base: %v, %s", h, short(above, ps))
+	}
 	for text, want := range map[string]string{
 		"degraded: [cgroups]":         `a.yaml:3:12: error: degraded[0]: "cgroups" is not one of any, call_rules, cgroup`,
 		"degraded: [nested_commands]": `a.yaml:3:12: error: degraded[0]: "nested_commands" is not supported here: ` + needsFileServer,

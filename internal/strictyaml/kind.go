@@ -25,8 +25,8 @@ var ConfigurationDialect = Dialect{
 }
 
 // kindOf recognises a file by the keys that only its kind has. It is empty where
-// none of them stands in the file.
-func kindOf(n *Node) string {
+// none of them stands in the file. A harness can have degraded as well.
+func kindOf(n *Node, want string) string {
 	kind := ""
 	for key := range Pairs(n) {
 		switch name := key.Value; {
@@ -38,7 +38,7 @@ func kindOf(n *Node) string {
 			kind = Policy
 		case kind == "" && (name == "credentials" || name == "endpoints"):
 			kind = Provider
-		case kind == "" && (name == "degraded" || name == "sandbox" || name == "trash"):
+		case kind == "" && (name == "degraded" && want != Harness || name == "sandbox" || name == "trash"):
 			kind = Configuration
 		}
 	}
@@ -48,7 +48,7 @@ func kindOf(n *Node) string {
 // OtherKind reports a file of another kind than the wanted one: one problem instead
 // of one for each of its keys.
 func (r *Reader) OtherKind(n *Node, want string) bool {
-	kind := kindOf(n)
+	kind := kindOf(n, want)
 	if kind == "" || kind == want {
 		return false
 	}
