@@ -5,11 +5,7 @@ TOOLS    := $(CURDIR)/.tools
 LINT     := $(TOOLS)/golangci-lint-v2.12.0
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
-# Packages that run once are compiled without inlining: 280 KB less.
-COLD     := -gcflags=github.com/spf13/...=-l -gcflags=html/...=-l -gcflags=text/template/...=-l -gcflags=gopkg.in/yaml.v3=-l -gcflags=agentsh/cmd/...=-l -gcflags=agentsh/policy/policytest=-l \
-	-gcflags=mvdan.cc/sh/...=-l -gcflags=regexp/syntax=-l -gcflags=agentsh/policy/syntax=-l -gcflags=agentsh/internal/strictyaml=-l -gcflags=agentsh/internal/mistake=-l \
-	-gcflags=agentsh/internal/project=-l -gcflags=agentsh/internal/shim=-l -gcflags=agentsh/internal/cli=-l -gcflags=agentsh/supervisor/host=-l -gcflags=agentsh/supervisor/probe/...=-l -gcflags=agentsh/supervisor/audit/report=-l
-STATIC   := -trimpath -tags netgo,osusergo $(COLD) -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"'
+STATIC   := -trimpath -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"'
 SANDBOX  := $(GO) build $(STATIC)
 # Kernel tests need root; the build does not.
 AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))

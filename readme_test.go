@@ -32,3 +32,15 @@ func TestReadmeNamesRulesWhereTheyAre(t *testing.T) {
 		}
 	}
 }
+
+// People read the README before anything else: it has to stay short.
+func TestReadmeIsShort(t *testing.T) {
+	const most = 90
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(readme), "\n"); n > most {
+		t.Errorf("README.md has %d lines, at most %d", n, most)
+	}
+}

@@ -18,11 +18,16 @@ var pageText string
 //go:embed page.css
 var pageStyle string
 
-var page = template.Must(auditreport.Parts().Funcs(template.FuncMap{
-	"size": size, "count": count, "level": level, "kind": kindText, "exit": ExitText,
+var page = template.Must(template.New("run").Funcs(template.FuncMap{
+	"clock": auditreport.Clock, "stamp": auditreport.Stamp, "span": auditreport.Span, "tone": auditreport.Tone,
+	"timeline": func(t auditreport.Timeline) template.HTML { return template.HTML(t.HTML()) },
+	"commands": func(c []*auditreport.Command) template.HTML { return template.HTML(auditreport.CommandsHTML(c)) },
+	"refusals": func(r []*auditreport.Refusal) template.HTML { return template.HTML(auditreport.RefusalsHTML(r)) },
+	"rows":     func(r []*auditreport.Row) template.HTML { return template.HTML(auditreport.RowsHTML(r)) },
+	"size":     size, "count": count, "level": level, "kind": kindText, "exit": ExitText,
 	"short":   func(s string) string { return text.Short(s, 1000) },
 	"several": func(s string) string { return lines(s, textShown) },
-}).New("run").Parse(pageText))
+}).Parse(pageText))
 
 // HTML writes the report as one self-contained page: it has no script and loads
 // nothing. Its content security policy allows only its own style.

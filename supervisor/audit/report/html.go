@@ -2,39 +2,16 @@ package report
 
 import (
 	"crypto/sha256"
-	_ "embed" // the page and its style are files of their own
+	_ "embed" // the style is a file of its own
 	"encoding/base64"
 	"fmt"
-	"html/template"
+	"html"
 	"io"
-	"sync"
 	"time"
 )
 
-//go:embed page.html
-var pageText string
-
-//go:embed parts.html
-var partsText string
-
 //go:embed page.css
 var pageStyle string
-
-// parts and page are parsed at first use: every supervisor would otherwise parse them at
-// its start.
-var parts = sync.OnceValue(func() *template.Template {
-	return template.Must(template.New("parts").Funcs(template.FuncMap{
-		"clock": clock, "stamp": stamp, "span": span,
-		"tone": tone,
-	}).Parse(partsText))
-})
-
-var page = sync.OnceValue(func() *template.Template { return template.Must(Parts().New("page").Parse(pageText)) })
-
-// Parts are the templates of a page's parts, for pages that show more than a
-// log: timeline (a [Timeline]), commands, refusals and rows (lists of them),
-// with the functions clock, stamp, span and tone. Each call makes them anew.
-func Parts() *template.Template { return template.Must(parts().Clone()) }
 
 // Style is the style of the parts.
 func Style() string { return pageStyle }
@@ -49,22 +26,75 @@ func ContentPolicy(style string) string {
 	)
 }
 
+// pageHead is followed by the content security policy, the style and the body.
+const pageHead = `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>Audit report</title>
+<meta http-equiv="Content-Security-Policy" content="%s">
+<style>%s</style>
+</head>
+<body>
+`
+
 // HTML writes the report as one HTML page. The page has no scripts and loads nothing. Its
 // content security policy allows only its own style.
 func (r *Report) HTML(w io.Writer) error {
-	err := page().Execute(w, struct {
-		*Report
-		Style  template.CSS
-		Policy string
-	}{r, template.CSS(pageStyle), ContentPolicy(pageStyle)})
+	_, err := fmt.Fprintf(w, pageHead+"%s\n</body>\n</html>\n", html.EscapeString(ContentPolicy(pageStyle)), pageStyle, r.body())
 	if err != nil {
 		return fmt.Errorf("report page: %w", err)
 	}
 	return nil
 }
 
-// tone is the class of a decision.
-func tone(decision string) string {
+func (r *Report) body() Markup {
+	verified := "bad"
+	if r.Verified {
+		verified = "good"
+	}
+	return Element("h1", nil, Text("Audit report")) + newLine +
+		Element("p", nil, Text("Log "), code(r.Source), lineBreak, Element("span", Class(verified), Text(r.Check))) +
+		omitted(r.Omitted, Text(" events of further sessions are not shown.")) +
+		each(r.Sessions, (*Session).html)
+}
+
+func (s *Session) html() Markup {
+	about := Text(s.About) + lineBreak + Text(Stamp(s.Begin)+" to "+Stamp(s.End)+", "+Span(s.End.Sub(s.Begin)))
+	switch {
+	case s.Why != "":
+		about += Text(", ") + Element("span", Class("bad"), Text(s.Why))
+	case !s.Ended:
+		about += Text(", ") + Element("span", Class("bad"), Text("its end is not in the log"))
+	}
+	return newLine + Element("section", nil,
+		newLine+Element("h2", nil, Text("Session "), code(s.ID)),
+		newLine+Element("p", nil, about),
+		omitted(s.Omitted, Text(" events do not fit on this page; "), code("agentsh events"), Text(" shows them.")),
+		s.Timeline().HTML(),
+		headed("Commands", CommandsHTML(s.Commands)),
+		headed("Refusals by rule", RefusalsHTML(s.Refusals)),
+		each(s.Tables(), func(t Table) Markup { return headed(t.Title, RowsHTML(t.Rows)) }),
+		newLine)
+}
+
+// omitted says how many entries the page leaves out, if it does.
+func omitted(n int, what ...Markup) Markup {
+	if n == 0 {
+		return ""
+	}
+	return newLine + Element("p", Class("note"), Text(fmt.Sprint(n)), join(what...))
+}
+
+// headed is a part of a session with its heading.
+func headed(title string, part Markup) Markup {
+	return newLine + Element("h3", nil, Text(title)) + newLine + part
+}
+
+// Tone is the class of a decision.
+func Tone(decision string) string {
 	switch decision {
 	case "allow", "audit", "deny", "approve", "redirect":
 		return decision
@@ -152,7 +182,7 @@ func (s *Session) Timeline() Timeline {
 	}
 	const ticks = 5
 	for i := range ticks {
-		t.Ticks = append(t.Ticks, Tick{laneLeft + laneWidth*float64(i)/(ticks-1), span(scale.length * time.Duration(i) / (ticks - 1))})
+		t.Ticks = append(t.Ticks, Tick{laneLeft + laneWidth*float64(i)/(ticks-1), Span(scale.length * time.Duration(i) / (ticks - 1))})
 	}
 	t.Height = axisHeight + len(t.Lanes)*laneHeight + 4
 	return t
@@ -183,7 +213,7 @@ func (s *scale) at(t time.Time) float64 {
 
 func (s *scale) mark(l *Lane, when time.Time, decision, title string) {
 	if s.marks--; s.marks >= 0 {
-		l.Marks = append(l.Marks, Mark{s.at(when), tone(decision), title})
+		l.Marks = append(l.Marks, Mark{s.at(when), Tone(decision), title})
 	}
 }
 

@@ -41,7 +41,7 @@ func (m *markdown) line(format string, args ...any) {
 func (m *markdown) session(s *Session) {
 	m.line("\n## Session %s\n", Code(s.ID))
 	m.line("- %s", Code(s.About))
-	m.line("- from %s to %s, %s%s", stamp(s.Begin), stamp(s.End), span(s.End.Sub(s.Begin)), noEnd(s))
+	m.line("- from %s to %s, %s%s", Stamp(s.Begin), Stamp(s.End), Span(s.End.Sub(s.Begin)), noEnd(s))
 	if s.Omitted > 0 {
 		m.line("- %d events do not fit on this page; `agentsh events` shows them", s.Omitted)
 	}
@@ -65,7 +65,7 @@ func (m *markdown) session(s *Session) {
 	for _, t := range s.Tables() {
 		m.line("\n### %s\n", t.Title)
 		for _, r := range t.Rows {
-			m.line("- %s %s %d × %s%s%s", clock(r.At), Code(r.Decision), r.Count, Code(r.What), withRule(r.Rule), withMessage(r.Message))
+			m.line("- %s %s %d × %s%s%s", Clock(r.At), Code(r.Decision), r.Count, Code(r.What), withRule(r.Rule), withMessage(r.Message))
 		}
 	}
 }
@@ -77,17 +77,17 @@ func (m *markdown) command(c *Command) {
 	}
 	m.line(
 		"- %s %s %s%s: %s, %s%s%s",
-		clock(c.Begin),
+		Clock(c.Begin),
 		Code(c.Decision),
 		Code(c.Argv),
 		asked,
 		Code(c.ended()),
-		span(c.Duration()),
+		Span(c.Duration()),
 		withRule(c.Rule),
 		withMessage(c.Message),
 	)
 	for _, p := range c.Programs {
-		m.line("  - %s %s %s%s%s", clock(p.At), Code(p.Decision), Code(p.Argv), withRule(p.Rule), withMessage(p.Message))
+		m.line("  - %s %s %s%s%s", Clock(p.At), Code(p.Decision), Code(p.Argv), withRule(p.Rule), withMessage(p.Message))
 	}
 }
 
@@ -144,12 +144,14 @@ func noEnd(s *Session) string {
 	return ", its end is not in the log"
 }
 
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+// Stamp is a date and time of a page.
+func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+// Clock is the time of an event.
+func Clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 
-// span formats a duration with about three digits.
-func span(d time.Duration) string {
+// Span formats a duration with about three digits.
+func Span(d time.Duration) string {
 	switch {
 	case d >= time.Minute:
 		return d.Round(time.Second).String()

@@ -57,12 +57,12 @@ func render(t *testing.T, write func(*Report, *strings.Builder) error, r *Report
 	return b.String()
 }
 
-func html(r *Report, b *strings.Builder) error { return r.HTML(b) }
+func htmlPage(r *Report, b *strings.Builder) error { return r.HTML(b) }
 
 func markdownPage(r *Report, b *strings.Builder) error { return r.Markdown(b) }
 
 func TestAPageHasNoElementThatIsNotItsOwn(t *testing.T) {
-	out := render(t, html, example(t))
+	out := render(t, htmlPage, example(t))
 	own := strings.Fields("html head meta title style body h1 h2 h3 p code br span section svg line text rect table tr th td details summary")
 	_, body, _ := strings.Cut(out, "</style>")
 	for _, tag := range regexp.MustCompile(`<[^>]*>?`).FindAllString(body, -1) {
@@ -83,7 +83,7 @@ func TestAPageHasNoElementThatIsNotItsOwn(t *testing.T) {
 }
 
 func TestNothingOnAPageIsHidden(t *testing.T) {
-	for name, write := range map[string]func(*Report, *strings.Builder) error{"HTML": html, "Markdown": markdownPage} {
+	for name, write := range map[string]func(*Report, *strings.Builder) error{"HTML": htmlPage, "Markdown": markdownPage} {
 		for _, r := range render(t, write, example(t)) {
 			if r != '\n' && !unicode.IsPrint(r) {
 				t.Errorf("%s has %U", name, r)
@@ -173,7 +173,7 @@ func TestAPageIsBounded(t *testing.T) {
 	if len(r.Sessions) != maxSessions || r.Omitted == 0 {
 		t.Errorf("%d sessions, %d events omitted", len(r.Sessions), r.Omitted)
 	}
-	if n := len(render(t, html, r)); n > 16<<20 {
+	if n := len(render(t, htmlPage, r)); n > 16<<20 {
 		t.Errorf("a page of %d bytes", n)
 	}
 }
