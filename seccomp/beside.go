@@ -117,7 +117,8 @@ func (c Case) attempt(name string) (args [6]uint64) {
 		case Is32, Is, HasBits:
 			args[one.Arg] = one.Value
 		case Masked:
-			args[one.Arg] = args[one.Arg]&^(one.Value>>32) | one.Value&(1<<32-1)
+			mask, value := one.masked()
+			args[one.Arg] = args[one.Arg]&^mask | value
 		case NoBits:
 			args[one.Arg] &^= one.Value
 		case Not, Above: // harmless is such a value

@@ -186,7 +186,8 @@ func conditions(c Case) ([]scmp.ScmpCondition, error) {
 		case NoBits:
 			cond, err = scmp.MakeCondition(one.Arg, scmp.CompareMaskedEqual, one.Value, 0)
 		case Masked:
-			cond, err = scmp.MakeCondition(one.Arg, scmp.CompareMaskedEqual, one.Value>>32, one.Value&low)
+			mask, value := one.masked()
+			cond, err = scmp.MakeCondition(one.Arg, scmp.CompareMaskedEqual, mask, value)
 		default:
 			err = fmt.Errorf("comparison %d is unknown", one.Op)
 		}

@@ -65,6 +65,10 @@ type Condition struct {
 	Value uint64
 }
 
+// masked splits the Value of a condition with [Masked] into the bits that count and what
+// they have to be.
+func (c Condition) masked() (mask, value uint64) { return c.Value >> 32, c.Value & (1<<32 - 1) }
+
 // Op is a comparison.
 type Op uint8
 

@@ -27,7 +27,8 @@ func (c Condition) matches(v uint64) bool {
 	case NoBits:
 		return v&c.Value == 0
 	case Masked:
-		return v&(c.Value>>32) == c.Value&(1<<32-1)
+		mask, value := c.masked()
+		return v&mask == value
 	}
 	return true // unknown: the refusal is about it
 }

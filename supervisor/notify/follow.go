@@ -32,6 +32,7 @@ type follower struct {
 	progress progress
 	names    map[string]*named // the files by their absolute names
 	bases    map[string]bool   // last elements of names and links
+	sought   []byte            // the same, each with a NUL at its end
 	relative relativeNames     // the files by their relative names
 	calls    map[int]*followed // by thread: the call that it is stopped in
 	ending   bool              // each thread is detached at its next stop
@@ -122,6 +123,10 @@ func (f *follower) begin(a *attempt) {
 		for link := range n.links {
 			f.bases[path.Base(link)] = true
 		}
+	}
+	f.sought = nil
+	for name := range f.bases {
+		f.sought = append(append(f.sought, name...), 0)
 	}
 }
 

@@ -2,6 +2,7 @@ package notify
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -189,6 +190,27 @@ func TestNoProgramIsDeniedBecauseItsProcessWasKilled(t *testing.T) {
 	}
 }
 
+// trace starts a command that a tracer of its own follows. Closing ended ends its loop.
+func (s *session) trace(cmd *exec.Cmd, calls ...int) (ended chan struct{}) {
+	s.t.Helper()
+	s.prog = testenv.StartTraced(s.t, cmd, calls...)
+	ended = make(chan struct{})
+	s.tracer = tracer.New(tracer.Config{Ended: ended})
+	s.prog.Reaped = s.tracer.Wait
+	return ended
+}
+
+// runTraced runs a loop over the command that trace started.
+func (s *session) runTraced(cfg Config) {
+	s.t.Helper()
+	cfg.Emit = s.emit
+	s.loop = New(cfg)
+	go func() { s.done <- s.loop.Run(s.t.Context()) }()
+	if err := errors.Join(s.loop.Register(s.prog.Cmd.Process.Pid, CommandInfo{ID: "c1"}), s.prog.Begin()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // An exec that the tracer did not see before its stop is killed there, and has an event.
 func TestAnExecThatNobodyJudgedIsKilledWithAnEvent(t *testing.T) {
 	bin, dir := place(t)
@@ -196,23 +218,13 @@ func TestAnExecThatNobodyJudgedIsKilledWithAnEvent(t *testing.T) {
 		s := &session{t: t, done: make(chan error, 1), traced: true}
 		cmd := exec.Command(filepath.Join(bin, "matrix"), "at-path", dir)
 		cmd.Stdout, cmd.Stderr = &s.out, &s.out
-		s.prog = testenv.StartTraced(t, cmd, unix.SYS_EXECVE) // and no execveat
-		ended := make(chan struct{})
-		s.tracer = tracer.New(tracer.Config{Ended: ended})
-		s.prog.Reaped = s.tracer.Wait
-		s.loop = New(Config{Engine: s.tracer, Rules: Rules{Evaluate: withoutUSR2, Prompt: prompt}, Emit: s.emit})
-		go func() { s.done <- s.loop.Run(t.Context()) }()
+		ended := s.trace(cmd, unix.SYS_EXECVE) // and no execveat
 		pid := s.prog.Cmd.Process.Pid
-		if err := s.loop.Register(pid, CommandInfo{ID: "c1"}); err != nil {
-			t.Fatal(err)
-		}
+		s.runTraced(Config{Engine: s.tracer, Rules: Rules{Evaluate: withoutUSR2, Prompt: prompt}})
 		go func() {
 			s.tracer.Wait()
 			close(ended)
 		}()
-		if err := s.prog.Begin(); err != nil {
-			t.Fatal(err)
-		}
 		s.end()
 		s.printed("")
 		e := s.event(func(e wire.Event) bool { return e.Op == "exec_unjudged" })
@@ -244,18 +256,8 @@ func endEarly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.prog = testenv.StartTraced(t, cmd, unix.SYS_EXECVE, unix.SYS_EXECVEAT)
-	ended := make(chan struct{})
-	s.tracer = tracer.New(tracer.Config{Ended: ended})
-	s.prog.Reaped = s.tracer.Wait
-	s.loop = New(Config{Engine: s.tracer, Rules: Rules{Evaluate: denying(), Prompt: true}, Emit: s.emit})
-	go func() { s.done <- s.loop.Run(t.Context()) }()
-	if err := s.loop.Register(s.prog.Cmd.Process.Pid, CommandInfo{ID: "c1"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.prog.Begin(); err != nil {
-		t.Fatal(err)
-	}
+	ended := s.trace(cmd, unix.SYS_EXECVE, unix.SYS_EXECVEAT)
+	s.runTraced(Config{Engine: s.tracer, Rules: Rules{Evaluate: denying(), Prompt: true}})
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -290,23 +292,13 @@ func TestCallsThatAreRefusedAgainNeedNoWorker(t *testing.T) {
 	cmd := exec.Command(filepath.Join(bin, "costs"), "refused", "1000")
 	s := &session{t: t, done: make(chan error, 1), traced: true}
 	cmd.Stderr = &s.out
-	s.prog = testenv.StartTraced(t, cmd, unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE)
-	ended := make(chan struct{})
-	s.tracer = tracer.New(tracer.Config{Ended: ended})
-	s.prog.Reaped = s.tracer.Wait
+	ended := s.trace(cmd, unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE)
 	counted := &receives{Engine: s.tracer}
-	s.loop = New(Config{Engine: counted, Rules: Rules{Evaluate: withoutUSR2}, Refusals: table, Emit: s.emit})
-	go func() { s.done <- s.loop.Run(t.Context()) }()
-	if err := s.loop.Register(s.prog.Cmd.Process.Pid, CommandInfo{ID: "c1"}); err != nil {
-		t.Fatal(err)
-	}
+	s.runTraced(Config{Engine: counted, Rules: Rules{Evaluate: withoutUSR2}, Refusals: table})
 	go func() {
 		s.tracer.Wait()
 		close(ended)
 	}()
-	if err := s.prog.Begin(); err != nil {
-		t.Fatal(err)
-	}
 	s.end()
 	s.printed("")
 	if n := counted.calls.Load(); n != 3 {

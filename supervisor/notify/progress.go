@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -173,6 +174,35 @@ func (f *follower) count(number int) error {
 	}
 	return fmt.Errorf("%w in %d system calls (give it as an argument: interpreter FILE)", errNeverOpened, callsBefore)
 }
+
+// Skips are all calls but those with a name that the follower looks for, once the program
+// runs. While the result of a call is to be changed, no stop is skipped.
+func (f *follower) Skips() engine.Skips {
+	if f.toEntry || f.ending || len(f.calls) > 0 {
+		return engine.Skips{}
+	}
+	return engine.Skips{Calls: skippedCalls(), Most: f.progress.budget - 1, Names: f.sought}
+}
+
+// Skipped counts calls that were skipped.
+func (f *follower) Skipped(counted int) { f.progress.budget -= counted }
+
+// skippedCalls has all calls but those that [follower.syscall] looks at.
+var skippedCalls = sync.OnceValue(func() *[engine.CallNumbers]engine.CallUse {
+	use := &[engine.CallNumbers]engine.CallUse{}
+	for number := range use {
+		switch call, named := pathCalls[number]; {
+		case named:
+			use[number] = engine.NamedFirst + engine.CallUse(call.path)
+		case number == unix.SYS_GETCWD:
+		case uncounted[number]:
+			use[number] = engine.Skipped
+		default:
+			use[number] = engine.Counted
+		}
+	}
+	return use
+})
 
 // finish detaches from a program that has opened its files. It passes them to no other
 // program.

@@ -46,18 +46,21 @@ const maxRecorded = 4096
 // of returns the refusal that is about a call, or nil.
 func (h *refusals) of(c *call) *seccomp.RefusedCall { return h.table.Of(c.Syscall, c.Args) }
 
-// quick reports whether a call is refused and needs no worker: it has its event, or its
-// registers except it.
-func (h *refusals) quick(from *engine.Call) bool {
+// quick returns the refusal of a call that needs no worker: it has its event, or its
+// registers except it. Otherwise it returns nil.
+func (h *refusals) quick(from *engine.Call) *seccomp.RefusedCall {
 	if from.Check != nil || from.Unjudged || from.Arch != nativeArch {
-		return false
+		return nil
 	}
 	r := h.table.Of(from.Syscall, from.Args)
 	if r == nil || len(r.Self) > 0 {
-		return false
+		return nil
 	}
 	harmless, err := excepted(&call{Call: *from}, r)
-	return err == nil && harmless || h.repeats(refusalThread{r, from.TID})
+	if err == nil && harmless || h.repeats(refusalThread{r, from.TID}) {
+		return r
+	}
+	return nil
 }
 
 // answer refuses a call unless it is excepted. Only the first call of a kind in a command

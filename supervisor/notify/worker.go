@@ -57,10 +57,10 @@ func (l *Loop) serve(w *worker) error {
 // to one process, execs of programs that a worker evaluated before, and calls that are
 // refused again. It returns false if a worker must answer.
 func (l *Loop) directly(from *engine.Call) bool {
-	if l.refusals.quick(from) {
+	if r := l.refusals.quick(from); r != nil {
 		c := &call{Call: *from, engine: l.engine, record: l.record}
 		defer func() { c.recovered(recover()) }()
-		c.finish(l.dispatch(c))
+		c.finish(l.refusals.answer(c, r))
 		return true
 	}
 	switch from.Syscall {

@@ -156,9 +156,37 @@ type Follower interface {
 	Stopped(tid int, status unix.WaitStatus)
 	// Ended is called when a thread has ended.
 	Ended(tid int)
+	// Skips are the stops for calls that it does not need until the next one that it gets.
+	// An engine may pass them all the same.
+	Skips() Skips
+	// Skipped is called with the number of calls that were skipped, but for [Skipped] ones.
+	Skipped(counted int)
 	// Done is called when no thread is traced any more.
 	Done()
 }
+
+// CallNumbers is above the number of every system call that can be skipped.
+const CallNumbers = 512
+
+// Skips are calls whose entry and exit a [Follower] does not need. The zero value skips
+// none.
+type Skips struct {
+	Calls *[CallNumbers]CallUse // by number
+	Most  int                   // of the other calls than Skipped ones that may be skipped
+	Names []byte                // each ends with NUL: a call with a path that has one is told
+}
+
+// CallUse says what a follower needs of a call.
+type CallUse uint8
+
+// The uses of a call.
+const (
+	Told        CallUse = iota // its stops
+	Skipped                    // nothing
+	Counted                    // how often it is made
+	NamedFirst                 // its stops if its first argument is a path with one of the names
+	NamedSecond                // the same for the second argument
+)
 
 // ErrnoOf returns the errno in the chain of an error.
 func ErrnoOf(err error) (unix.Errno, bool) {

@@ -3,7 +3,6 @@ package listener
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -143,11 +142,10 @@ func (t *tracer) follow(f engine.Follower) {
 		t.kill()
 		return
 	}
+	var stops stops
 	for {
-		var status unix.WaitStatus
-		tid, err := nextStop(&status)
+		tid, status, err := stops.next(f)
 		switch {
-		case errors.Is(err, unix.EINTR):
 		case err != nil: // ECHILD
 			t.traced, t.stopped = 0, 0
 			return
@@ -157,29 +155,4 @@ func (t *tracer) follow(f engine.Follower) {
 			f.Ended(tid)
 		}
 	}
-}
-
-// nextStop waits for a thread to stop or to end. Most often that happens soon. It
-// therefore polls some times before it blocks, because the Go scheduler needs much longer
-// to return from a blocking call.
-func nextStop(status *unix.WaitStatus) (int, error) {
-	const polls = 64
-	for range polls {
-		tid, _, errno := unix.RawSyscall6(
-			unix.SYS_WAIT4,
-			^uintptr(0),
-			uintptr(unsafe.Pointer(status)),
-			unix.WALL|unix.WNOTHREAD|unix.WNOHANG,
-			0,
-			0,
-			0,
-		)
-		if errno != 0 {
-			return 0, errno
-		}
-		if tid != 0 {
-			return int(tid), nil
-		}
-	}
-	return unix.Wait4(-1, status, unix.WALL|unix.WNOTHREAD, nil)
 }
