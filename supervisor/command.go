@@ -91,7 +91,8 @@ func (p preparation) decide(c *command) *wire.Exit {
 	switch c.decision.Effect {
 	case policy.Approve: // a person is asked at its execve
 		if p.unjudged {
-			return spawnFailed(126, "an approval covers what is verified, and no exec is verified here", "run agentsh where there is an engine")
+			return denied(policy.Diagnostic{Message: "an approval covers what is verified, and no exec is verified here",
+				Hint: "run agentsh where there is an engine", Rule: c.diag.Rule, Pos: c.diag.Pos})
 		}
 		return nil
 	case policy.Allow, policy.Audit, policy.Redirect:

@@ -37,6 +37,42 @@ func (c *Config) forbids(name string) error {
 	return nil
 }
 
+// checkEngines fails if the operator's settings leave no engine. The error has the settings
+// that leave one.
+func (c *Config) checkEngines() error {
+	why := make([]error, len(Engines))
+	for i, name := range Engines {
+		if why[i] = c.forbids(name); why[i] == nil {
+			return nil
+		}
+	}
+	text := why[0].Error() + ", and there is no other engine: " + why[1].Error()
+	for _, name := range Engines {
+		text += "\n  for sessions with the engine " + name + ": " + c.settingsFor(name)
+	}
+	return errors.New(text)
+}
+
+// settingsFor are forbid_engine and require without what forbids an engine.
+func (c *Config) settingsFor(name string) string {
+	forbidden := settingNames(c.Forbidden, func(s string) bool { return s != name })
+	require := settingNames(c.Require, func(s string) bool {
+		engine, ok := strings.CutPrefix(s, probe.RequireEngine)
+		return !ok || engine == name
+	})
+	return "forbid_engine: [" + forbidden + "], require: [" + require + "]"
+}
+
+func settingNames(settings []probe.Setting, keep func(string) bool) string {
+	var out []string
+	for _, s := range settings {
+		if keep(s.Name) {
+			out = append(out, s.Name)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
 // cannotTrace says why this session cannot use the trace engine; nil: it can.
 func (s *Session) cannotTrace() error {
 	switch forbidden := s.cfg.forbids(tracer.Name); {

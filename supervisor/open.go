@@ -44,7 +44,13 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := probe.Require(cfg.Require, requested, missing); err != nil {
+	if !missing.Has(probe.NestedCommands) {
+		err = cfg.checkEngines()
+	}
+	if err == nil {
+		err = probe.Require(cfg.Require, requested, missing)
+	}
+	if err != nil {
 		return nil, err
 	}
 	namespaces := !missing.Has(probe.Namespaces)
@@ -204,10 +210,19 @@ func makeScratch(state, path string, governed []wire.Governed, user view.User) (
 
 // openNetwork makes the session's network, without listeners yet.
 func (s *Session) openNetwork() (*netns.Network, error) {
-	return netns.Open(netns.Config{
+	return netns.Open(networkConfig(s))
+}
+
+func networkConfig(s *Session) netns.Config {
+	return netns.Config{
 		Outside: s.cfg.Network.Egress, Policy: s.rules.policy, Emit: s.journal.emit, Approve: s.approvals.Ask,
 		Share: s.cfg.Network.Shared, NoNamespace: s.confined.SharesNetwork(), NoLandlock: s.confined.missing.Has(probe.Landlock), Log: s.cfg.Log,
-	})
+	}
+}
+
+// unrouted reports whether the session has loopback only, and no route out.
+func unrouted(s *Session) bool {
+	return s.network == nil && !s.cfg.Network.Shared && !s.confined.SharesNetwork()
 }
 
 // startInit starts the session init, and the file server for the paths that it
@@ -219,6 +234,7 @@ func (s *Session) startInit(ctx context.Context) error {
 		}
 	}
 	options := filterOptions(s.confined, s.cfg.Policy, s.network)
+	options.Connect = options.Connect || unrouted(s)
 	plan := seccomp.DefaultPlan(options)
 	filter, err := plan.Compile(runtime.GOARCH)
 	if err == nil {
@@ -318,7 +334,7 @@ func (s *Session) startLoop() error {
 		Rules: first.notify(), Approve: s.approvals.Ask, Emit: s.journal.emitExec, Session: s.ID(), Log: s.cfg.Log,
 		Watches:    s.files.WatchedInside,
 		Unverified: s.confined.missing.Has(probe.ExecVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
-		Network: socketCalls(s.cfg.Policy, s.confined.user, s.network), Refusals: s.confined.refusals,
+		Network: socketCalls(s), Refusals: s.confined.refusals,
 	}, s.init, root, &s.confined, func(err error) { s.life.end(wire.CauseNotifications, err) })
 	return err
 }
@@ -329,10 +345,14 @@ func deniedIn(root *os.File, cfg Config) notify.Root {
 }
 
 // socketCalls say how the notification loop answers calls about sockets.
-func socketCalls(p *policy.Policy, user view.User, n *netns.Network) notify.Network {
-	out := notify.Network{Sockets: p.Governs(policy.GroupUnixSocket), UID: user.UID, GID: user.GID}
-	if n != nil {
-		out.Connect, out.Shared = n.Connect, n.Shared()
+func socketCalls(s *Session) notify.Network {
+	user := s.confined.user
+	out := notify.Network{Sockets: s.cfg.Policy.Governs(policy.GroupUnixSocket), UID: user.UID, GID: user.GID}
+	switch {
+	case s.network != nil:
+		out.Connect, out.Shared = s.network.Connect, s.network.Shared()
+	case unrouted(s):
+		out.Connect = netns.Unrouted(networkConfig(s))
 	}
 	return out
 }

@@ -216,7 +216,7 @@ func openEither(t *testing.T, unprivileged bool, text string, judge func(wire.Pe
 			following <- nil
 			return
 		}
-		following <- s.Approvals().Follow(context.Background(), func(list []wire.Pending) error {
+		following <- s.Approvals().Follow(context.Background(), "", func(list []wire.Pending) error {
 			for _, p := range list {
 				_ = s.Approvals().Answer(wire.ApprovalAnswer{ID: p.ID, Allow: judge(p), By: "ann"}) // its time may be over
 			}

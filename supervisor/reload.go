@@ -50,6 +50,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 		s.life.end(wire.CauseReload, err) // which policy the files follow is not known
 		return done, err
 	}
+	s.approvals.Forget()
 	s.network.Recheck()
 	return done, nil
 }

@@ -16,6 +16,7 @@ import (
 	"agentsh/internal/layout"
 	"agentsh/supervisor"
 	"agentsh/supervisor/host"
+	"agentsh/supervisor/probe"
 )
 
 // detectOptions are the flags of agentsh detect.
@@ -39,6 +40,16 @@ func newDetectCommand() *cobra.Command {
 Every mechanism of the kernel that sessions use is tried, in processes that end
 with the trial; no version is compared. Then rules are tried in a scratch session.
 Nothing is left behind. With --policy a session under that policy is opened too.
+
+The report ends with the engine that stops the calls of commands:
+
+  listener  seccomp notification
+  trace     seccomp and ptrace, where there is no listener
+  none      only with --degraded nested_commands: nothing stops programs that a command starts
+
+Names of --degraded:
+
+  ` + strings.Join(append(probe.Mechanisms(), probe.AnyMechanism), "\n  ") + `
 
 The exit status is 0 when a session can be opened here, 1 when not.`,
 		Args: cobra.NoArgs,
