@@ -266,7 +266,7 @@ func TestDegradedAndRequireHaveTheNamesOfTheSupervisor(t *testing.T) {
 	if !slices.Equal(fallbacks, all) || !slices.Equal(requirementNames, probe.Requirements()) {
 		t.Errorf("degraded %q, require %q; the supervisor has %q, %q", fallbacks, requirementNames, all, probe.Requirements())
 	}
-	above := lay(t, tests{"a.yaml": head, "b.yaml": "base: a.yaml\npolicy: p.yaml\ndegraded: [cgroup]\n", "p.yaml": "version: 1\nname: p\n"})
+	above := lay(t, tests{"a.yaml": head, "b.yaml": "base: a.yaml\npolicy: p.yaml\ndegraded: [mapped_files]\n", "p.yaml": "version: 1\nname: p\n"})
 	if h, ps := Load(filepath.Join(above, "b.yaml"), Options{}); len(ps) > 0 || len(h.Degraded) != 1 {
 		t.Errorf("degraded in a harness with a base: %v, %s", h, short(above, ps))
 	}

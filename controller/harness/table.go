@@ -83,7 +83,8 @@ var (
 
 // The names of degraded and require, as the supervisor has them. A test compares them.
 var (
-	fallbackNames = []string{"any", "call_rules", "cgroup", "exec_verify", "landlock", "landlock_scopes", "wait_killable"}
+	fallbackNames = []string{"any", "call_rules", "cgroup", "exec_verify", "landlock", "landlock_scopes", "mapped_files",
+		"wait_killable"}
 
 	requirementNames = []string{"abstract_sockets", "cgroup", "engine_listener", "engine_trace", "env_inject_nested", "exec_verify",
 		"file_governed", "files", "fuse_passthrough", "host_edits", "landlock", "landlock_scopes", "mount_namespace", "net_namespace",
@@ -93,7 +94,6 @@ var (
 // runNeeds are the mechanisms that no sandbox of a run goes without.
 var runNeeds = map[string]string{
 	"file_server":     needsFileServer,
-	"mapped_files":    "git in the sandbox of a run maps its files",
 	"namespaces":      needsFileServer,
 	"nested_commands": needsFileServer + ", which needs namespaces",
 }

@@ -35,28 +35,6 @@ suite() {
 	esac
 }
 
-# demo_root is Debian 12 with what the demo needs, and the Go of this machine.
-demo_root() {
-	local dir
-	dir=$CACHE/root-demo-$(go env GOVERSION)
-	exec 8>"$dir.lock"
-	flock 8
-	if [ ! -e "$dir/.complete" ]; then
-		rm -rf --one-file-system "$dir"
-		mmdebstrap --quiet --variant=minbase --mode=root bookworm "$dir" "$(mirror)" \
-			--include=bash,git,make,curl,ca-certificates,procps,passwd,iproute2,kmod >&2
-		mkdir -p "$dir/places" "$dir/usr/local/go"
-		(cd "$(go env GOROOT)" && tar -cf - --exclude=testdata bin pkg src go.env VERSION) | tar -C "$dir/usr/local/go" -xf -
-		echo 'user:x:1000:1000::/home/user:/bin/bash' >>"$dir/etc/passwd"
-		echo 'user:x:1000:' >>"$dir/etc/group"
-		mkdir "$dir/home/user"
-		chown 1000:1000 "$dir/home/user"
-		: >"$dir/.complete"
-	fi
-	exec 8>&-
-	echo "$dir"
-}
-
 # readme_session writes the session of the README as a script, and what it must print.
 readme_session() {
 	awk '/^    \$ bin\/agentsh exec/ {on = 1} on && !/^    / {exit} on {print substr($0, 5)}' "$root/README.md" >"$work/session"

@@ -2,10 +2,11 @@
 # Container engines with their default profiles. Sourced by run.sh.
 
 # docker_ready starts a daemon of our own, in network and mount namespaces of its
-# own, and imports the root. docker is then the client of it. Arguments are the daemon's.
+# own, and imports the root, which is in base, if that is set. docker is then the client of it.
+# Arguments are the daemon's.
 docker_ready() {
-	local dir
-	dir=$(debian_root)
+	local dir=${base:-}
+	[ -n "$dir" ] || dir=$(debian_root)
 	setsid unshare -n -m bash -c 'ip link set lo up; exec dockerd --data-root "$1/docker" --exec-root "$1/docker-exec" \
 		-H "unix://$1/docker.sock" --pidfile "$1/docker.pid" "${@:2}"' dockerd "$work" "$@" >"$work/dockerd.log" 2>&1 &
 	daemon=$!
@@ -129,13 +130,13 @@ gvisor_checks='SCRATCH=/tmp sh /places/check.sh /places'
 gvisor_probes='[ ! -e /places/probes.sh ] || bash /places/probes.sh'
 
 # gvisor_run runs a script by runsc alone, as a user with the capabilities that Docker gives,
-# and further ones. Its network has no way out.
+# and further ones. Its network has no way out. Its root is in base, if that is set.
 gvisor_run() {
-	local user=$1 script=$2 dir status=0 held capabilities='["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_FOWNER","CAP_FSETID","CAP_KILL","CAP_SETGID","CAP_SETUID",
+	local user=$1 script=$2 dir=${base:-} status=0 held capabilities='["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_FOWNER","CAP_FSETID","CAP_KILL","CAP_SETGID","CAP_SETUID",
 		"CAP_SETPCAP","CAP_NET_BIND_SERVICE","CAP_NET_RAW","CAP_SYS_CHROOT","CAP_MKNOD","CAP_AUDIT_WRITE","CAP_SETFCAP"'"${3:+,}${3:-}]"
 	held=$capabilities
 	[ "$user" = 0 ] || held='[]'
-	dir=$(debian_root)
+	[ -n "$dir" ] || dir=$(debian_root)
 	mkdir -p "$work/bundle"
 	cat >"$work/bundle/config.json" <<-JSON
 		{"ociVersion": "1.0.0", "hostname": "places", "root": {"path": "$dir", "readonly": false},
@@ -184,6 +185,35 @@ place_gvisor_docker() {
 	docker run --rm --runtime=gvisor -v "$work/places:/places:ro" places:root sh -c "$gvisor_checks; $gvisor_probes"
 }
 
+# demo_bundle is this tree as it is committed, and its programs.
+demo_bundle() {
+	gvisor_bundle "$1"
+	cp "$here/gvisor-demo.sh" "$root/bin/agentctl" "$work/places/"
+	git -C "$root" archive --format=tar HEAD | gzip -1 >"$work/places/tree.tar.gz"
+	cc -O2 -Wall -Wextra -Werror -fPIC -shared -o "$work/places/unmapped.so" "$root/examples/fix-bug/unmapped.c"
+	sed -n '/^```yaml/,/^```$/{/^```/d;p}' "$root/doc/platforms/gvisor.md" | sed '/^degraded:/s/file_server/mapped_files/' >"$work/places/config.yaml"
+	sed -n 's/^    docker run --runtime=runsc IMAGE \(agentctl\)/\1/p' "$root/doc/platforms/gvisor.md" >"$work/places/command"
+	chmod -R a+rX "$work/places"
+}
+
+# The run of an agent, as the page says.
+place_gvisor_demo() {
+	demo_bundle gvisor-demo
+	local base
+	base=$(demo_root)
+	gvisor_run 0 'bash /places/gvisor-demo.sh'
+}
+
+place_gvisor_docker_demo() {
+	demo_bundle gvisor-docker-demo
+	local base
+	base=$(demo_root)
+	printf '#!/bin/sh\nexec "%s" --platform=systrap --network=none --ignore-cgroups "$@"\n' "$RUNSC" >"$work/runsc.sh"
+	chmod 755 "$work/runsc.sh"
+	docker_ready "--add-runtime=gvisor=$work/runsc.sh"
+	docker run --rm --runtime=gvisor -v "$work/places:/places:ro" places:root bash /places/gvisor-demo.sh
+}
+
 # What the page says of gVisor, with the configuration in it.
 place_gvisor_page() {
 	gvisor_bundle gvisor-page
@@ -191,7 +221,7 @@ place_gvisor_page() {
 	cp "$here/gvisor.sh" "$work/places/"
 	cp "$root"/packaging/policies/*.yaml "$work/places/policies/"
 	sed -n '/^```yaml/,/^```$/{/^```/d;p}' "$root/doc/platforms/gvisor.md" >"$work/places/config.yaml"
-	sed -n 's/^    docker run --runtime=runsc IMAGE //p' "$root/doc/platforms/gvisor.md" >"$work/places/command"
+	sed -n 's/^    docker run --runtime=runsc IMAGE \(agentsh\)/\1/p' "$root/doc/platforms/gvisor.md" >"$work/places/command"
 	chmod -R a+rX "$work/places"
 	gvisor_run 0 'sh /places/gvisor.sh /places'
 }

@@ -6,7 +6,7 @@
 # Places: musl no-fuse no-userns docker-root docker-user docker-page podman podman-unmasked
 #         docker-profile docker-root-profile podman-profile podman-root-profile docker-examples
 #         docker-IMAGE podman-IMAGE, with debian, ubuntu, node, python, golang or alpine as IMAGE
-#         gvisor gvisor-user gvisor-files gvisor-files-user gvisor-docker gvisor-page
+#         gvisor gvisor-user gvisor-files gvisor-files-user gvisor-docker gvisor-page gvisor-demo gvisor-docker-demo
 #         kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
 #
 # CACHE     kernels, root file systems and images, made when they are missing (/var/tmp/agentsh-places)
@@ -85,7 +85,7 @@ wants_probes() {
 	[ -x "$corpus/run-all.sh" ] || return 1
 	# The corpus needs root outside, python3 and bash; its programs are built for this machine.
 	case $1 in docker-root | podman | podman-unmasked) ;; docker-* | podman-*) return 1 ;; esac
-	case $1 in musl | arm64-* | docker-user | no-userns | gvisor-user | gvisor-files* | *-page) return 1 ;; esac
+	case $1 in musl | arm64-* | docker-user | no-userns | gvisor-user | gvisor-files* | *-page | *-demo) return 1 ;; esac
 }
 
 [ -x "$corpus/run-all.sh" ] || echo "places: no corpus in $corpus: no probes run" >&2
