@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,6 +83,11 @@ print(ask("127.0.0.2", OPEN), ask("::ffff:127.0.0.2", OPEN), proxied("127.0.0.2"
 		if len(refused) == 0 || !strings.HasSuffix(refused[0].Target, fmt.Sprint(":", closed)) {
 			t.Errorf("events of refusals are %+v", refused)
 		}
+		direct := func(e wire.Event) bool { return e.Net.Via == "transparent" && e.Command != "" && e.Process != nil }
+		hint := fmt.Sprintf("ports: [%d]", closed)
+		if i := slices.IndexFunc(refused, direct); i < 0 || !b.network.Shared() && !strings.Contains(refused[i].Hint, hint) {
+			t.Errorf("no event of a connection without the proxy, or no hint: %+v", refused)
+		}
 		if b.network.Shared() {
 			return // its port is taken
 		}
@@ -114,6 +120,59 @@ print(ask("localhost", OPEN), ask("127.0.0.1", OPEN))
 			t.Errorf("with a server of the session: %+v: %q", exit, out)
 		}
 	})
+}
+
+// TestRefusalsWithoutNetworkRulesAreEvents: nothing outside is there, the kernel says so to
+// the program, and the log says why. Servers of the session are no refusals.
+func TestRefusalsWithoutNetworkRulesAreEvents(t *testing.T) {
+	testenv.Need(t, testenv.UserNotif, testenv.FUSE, testenv.Landlock, testenv.Program("python3"))
+	port := serveOutside(t)
+	cfg, log := testConfig(t, testPolicy)
+	s, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+	script := strings.ReplaceAll(`
+import errno, socket
+def tcp(host, port):
+    try:
+        socket.create_connection((host, port), 120).close()
+        return "connected"
+    except OSError as e:
+        return errno.errorcode[e.errno]
+def udp(host, port):
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect((host, port))
+        return "connected"
+    except OSError as e:
+        return errno.errorcode[e.errno]
+print(tcp("198.51.100.7", 80), udp("198.51.100.8", 53), udp("198.51.100.9", 80), tcp("127.0.0.1", PORT), tcp("127.0.0.1", 1))
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind(("127.0.0.1", PORT))
+l.listen()
+print(tcp("127.0.0.1", PORT))
+`, "PORT", fmt.Sprint(port))
+	want := "ENETUNREACH ENETUNREACH ENETUNREACH ECONNREFUSED ECONNREFUSED\nconnected\n"
+	if exit, out := b.run(t, "python3", "-c", script); exit.Code != 0 || out != want {
+		t.Errorf("%+v: %q, want %q", exit, out, want)
+	}
+	var targets []string
+	for _, e := range b.events(t, func(e wire.Event) bool { return e.Type == wire.EventNet }) {
+		targets = append(targets, e.Target)
+		if e.Decision != "deny" || e.Command == "" || e.Process == nil || !strings.Contains(e.Message, "no network_rules") || e.Hint == "" {
+			t.Errorf("%+v", e)
+		}
+	}
+	if want := []string{"198.51.100.7:80", "198.51.100.8:53", fmt.Sprintf("127.0.0.1:%d", port)}; !slices.Equal(targets, want) {
+		t.Errorf("refused %q, want %q", targets, want)
+	}
 }
 
 // TestDatabasesOfTheMachineAreReachedByTheirRules runs Postgres and Redis of Debian outside

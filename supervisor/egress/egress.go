@@ -281,6 +281,23 @@ func (p *Proxy) Forbidden(to netip.AddrPort, caller Caller) bool {
 	return true
 }
 
+// RefuseService records that a program asked for a service on the loopback of the
+// machine, which no rule permits.
+func (p *Proxy) RefuseService(to netip.AddrPort, caller Caller) {
+	from, dest := origin{caller, viaTransparent}, destination{policy.HostOf(to.Addr()), to.Port()}
+	d := p.judge.host(from, dest).Diagnostic
+	if d.Pos == (policy.Position{}) { // no rule decided
+		d.Hint = ServiceHint(to.Port())
+	}
+	_ = p.refuse(from, dest.String(), denied(d))
+}
+
+// ServiceHint says how a policy allows a service of the machine.
+func ServiceHint(port uint16) string {
+	rule := "{name: NAME, domains: [localhost], ports: [" + portText(port) + "], decision: allow}"
+	return "a service of the machine listens there; to allow it: " + rule
+}
+
 // Permits reports whether some rule permits a connection to an address, or has a person
 // asked. It records nothing: the connection is judged when it arrives.
 func (p *Proxy) Permits(to netip.AddrPort, caller Caller) bool {

@@ -40,7 +40,8 @@ func (n *Network) Connect(q notify.Connect) *notify.Destination {
 
 // outside reports whether a connection to the session's own loopback is for a service
 // of the machine: a rule permits that, and no program of the session listens there. It
-// replaces the address that stands for any by the one of loopback.
+// replaces the address that stands for any by the one of loopback. A service that no rule
+// permits is not there for the session, and the refusal is recorded.
 func (n *Network) outside(q *notify.Connect) bool {
 	to := q.To
 	switch {
@@ -51,11 +52,17 @@ func (n *Network) outside(q *notify.Connect) bool {
 	case to.Addr() == netip.IPv6Unspecified():
 		to = netip.AddrPortFrom(netip.IPv6Loopback(), to.Port())
 	}
-	if !n.proxy.Permits(to, callerOf(*q)) || n.sockets.listens(to) {
+	if n.sockets.listens(to) {
 		return false
 	}
-	q.To = to
-	return true
+	if n.proxy.Permits(to, callerOf(*q)) {
+		q.To = to
+		return true
+	}
+	if machineListens(to) {
+		n.proxy.RefuseService(to, callerOf(*q))
+	}
+	return false
 }
 
 // emulatedBy returns what is known of an emulated connection. Where nf_tables redirects,
