@@ -330,6 +330,14 @@ func (a attributes) since() attributes {
 	return a
 }
 
+// nameAge returns how long the kernel caches a name. See [unmappedTime].
+func (a attributes) nameAge(kind uint32, watched bool) time.Duration {
+	if !a.kernel.caches && kind == unix.S_IFDIR && !a.redirects.some.Load() {
+		return unmappedTime
+	}
+	return a.age(watched)
+}
+
 // fillEntry answers with a node, which is an entry of parent. Without cache the kernel
 // asks at every use, as an audited stat requires.
 func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *unix.Stat_t, cache bool) {
@@ -338,7 +346,7 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *un
 	a.fillAttr(&out.Attr, st)
 	told := a.tell(parent, n, st)
 	if cache {
-		out.SetEntryTimeout(a.age(told.NameWatched))
+		out.SetEntryTimeout(a.nameAge(n.Kind(), told.NameWatched))
 	}
 	if cache && !told.Passing {
 		out.SetAttrTimeout(a.age(told.Watched))

@@ -27,6 +27,11 @@ const (
 	unwatchedTime = time.Second
 )
 
+// unmappedTime is how long a kernel that takes no notices keeps the name of a directory. gVisor
+// takes a directory for removed if a signal interrupts the lookup of its name. Then it is lost to
+// the processes that work in it.
+const unmappedTime = time.Minute
+
 // mount is one governed directory or file, with its parts and the operations on the
 // whole mount. Requests of the kernel go to its [dispatcher].
 type mount struct {

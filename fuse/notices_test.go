@@ -41,6 +41,23 @@ file_rules:
 	}
 }
 
+// A kernel that takes no notices keeps the names of directories: gVisor removes one whose lookup
+// a signal interrupts, below the processes that work in it.
+func TestAKernelWithoutNoticesKeepsNamesOfDirectories(t *testing.T) {
+	a := attributes{kernel: &kernel{}, redirects: &redirects{}, watched: watchedTime, unwatched: unwatchedTime}
+	if dir, file := a.nameAge(unix.S_IFDIR, true), a.nameAge(unix.S_IFREG, true); dir != unmappedTime || file != 0 {
+		t.Errorf("a directory for %v, a file for %v", dir, file)
+	}
+	a.redirects.some.Store(true)
+	if dir := a.nameAge(unix.S_IFDIR, true); dir != 0 {
+		t.Errorf("a directory that may be redirected for %v", dir)
+	}
+	a.kernel.caches = true
+	if dir := a.nameAge(unix.S_IFDIR, false); dir != unwatchedTime {
+		t.Errorf("with notices a directory for %v", dir)
+	}
+}
+
 func TestAKernelThatTakesNoNoticesMustBeAllowed(t *testing.T) {
 	var refusal error
 	start(t, options{noNotices: true, refusal: &refusal})
