@@ -72,6 +72,12 @@ func TestAContainersStateIsNotInTheHome(t *testing.T) {
 		if err != nil || (made == before) != (env["XDG_STATE_HOME"] != "") {
 			t.Errorf("%s: %s before, %s: %v", name, before, made, err)
 		}
+		if after, err := FindState(getenv, uid); after != before || err != nil {
+			t.Errorf("%s: naming it made it: %s %v", name, after, err)
+		}
+		if err := made.MakeForContainer(); err != nil {
+			t.Fatal(err)
+		}
 		if after, err := FindState(getenv, uid); after != made || err != nil {
 			t.Errorf("%s: %s is made, and %s found: %v", name, made, after, err)
 		}

@@ -18,7 +18,7 @@ type State string
 // FindState returns $XDG_STATE_HOME/agentsh when that variable is an absolute
 // path. Otherwise it is /var/lib/agentsh for root and
 // ~/.local/state/agentsh for others. It is [scratchState] and the uid where HOME is the
-// root directory, and where [ContainerState] has made that. It makes nothing: see
+// root directory, and where [State.MakeForContainer] has made that. It makes nothing: see
 // [State.Make].
 func FindState(getenv func(string) string, uid int) (State, error) {
 	if base := getenv("XDG_STATE_HOME"); filepath.IsAbs(base) {
@@ -39,10 +39,13 @@ func FindState(getenv func(string) string, uid int) (State, error) {
 		return s, nil
 	}
 	if filepath.IsAbs(home) {
-		return State(filepath.Join(home, ".local/state/agentsh")), nil
+		return State(filepath.Join(home, HomeState)), nil
 	}
 	return "", errors.New("no state directory: HOME is not an absolute path; run 'export XDG_STATE_HOME=DIR' with an absolute DIR of your own")
 }
+
+// HomeState is the usual state directory of a user in the home.
+const HomeState = ".local/state/agentsh"
 
 // scratchState begins state directories in a directory that everybody can write to.
 const scratchState = "/var/tmp/agentsh-"
@@ -53,27 +56,39 @@ func FallbackState(uid int) (State, error) {
 	return s, s.Make()
 }
 
-// ContainerState makes the state directory of a user in a container whose sessions have no
+// ContainerState returns the state directory of a user in a container whose sessions have no
 // namespaces. There a home may be a workspace, in which nothing can be closed to commands: so
-// the directory is never in the home. [FindState] returns the same one from then on.
+// the directory is never in the home. It makes nothing: see [State.MakeForContainer].
 func ContainerState(getenv func(string) string, uid int) (State, error) {
 	if uid == 0 || filepath.IsAbs(getenv("XDG_STATE_HOME")) {
 		return FindState(getenv, uid)
 	}
-	s, err := FallbackState(uid)
-	if err != nil {
+	s := State(scratchState + strconv.Itoa(uid))
+	if err := s.check(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
-	}
-	if err := os.WriteFile(filepath.Join(string(s), containerMark), nil, 0o600); err != nil {
-		return "", fmt.Errorf("state directory: %w", err)
 	}
 	return s, nil
 }
 
-// containerMark is a file in a directory that [ContainerState] made.
+// MakeForContainer makes what [ContainerState] returned. [FindState] returns the same
+// directory from then on.
+func (s State) MakeForContainer() error {
+	if !strings.HasPrefix(string(s), scratchState) {
+		return nil // root's, or one that the user chose: the others find it as it is
+	}
+	if err := s.Make(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(string(s), containerMark), nil, 0o600); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	return nil
+}
+
+// containerMark is a file in a directory that [State.MakeForContainer] made.
 const containerMark = "container"
 
-// ofContainer reports whether [ContainerState] made the directory.
+// ofContainer reports whether [State.MakeForContainer] made the directory.
 func (s State) ofContainer() bool {
 	_, err := os.Lstat(filepath.Join(string(s), containerMark))
 	return err == nil

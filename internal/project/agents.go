@@ -1,9 +1,6 @@
 package project
 
-import (
-	"path/filepath"
-	"slices"
-)
+import "slices"
 
 // Agent is an agent program that users run in sessions of their own.
 type Agent struct {
@@ -32,9 +29,9 @@ var agents = []Agent{
 }
 
 // FindAgent returns the agent program that a command line starts; nil: it starts another
-// program.
+// program. A path is none: a repository could have a file of that name.
 func FindAgent(argv []string) *Agent {
-	if i := slices.IndexFunc(agents, func(a Agent) bool { return len(argv) > 0 && filepath.Base(argv[0]) == a.Name }); i >= 0 {
+	if i := slices.IndexFunc(agents, func(a Agent) bool { return len(argv) > 0 && argv[0] == a.Name }); i >= 0 {
 		return &agents[i]
 	}
 	return nil

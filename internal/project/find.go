@@ -78,11 +78,8 @@ func UserConfig() string {
 	return ""
 }
 
-// Directories of agentsh in a home.
-const (
-	userDir  = ".config/agentsh"
-	stateDir = ".local/state/agentsh"
-)
+// userDir is the directory of a user's policy in the home.
+const userDir = ".config/agentsh"
 
 // Own returns what belongs to agentsh and could lie in a workspace: the state directory,
 // the user's policy and its directory, and both directories of the user database's home and
@@ -90,9 +87,9 @@ const (
 func Own(state, workspace string) []string {
 	names := []string{state, UserConfig(), userPolicy()}
 	for _, home := range Homes() {
-		names = append(names, filepath.Join(home, userDir), filepath.Join(home, stateDir))
+		names = append(names, filepath.Join(home, userDir), filepath.Join(home, layout.HomeState))
 	}
-	for _, dir := range []string{filepath.Join(workspace, userDir), filepath.Join(workspace, stateDir)} {
+	for _, dir := range []string{filepath.Join(workspace, userDir), filepath.Join(workspace, layout.HomeState)} {
 		if _, err := os.Lstat(dir); err == nil {
 			names = append(names, dir)
 		}

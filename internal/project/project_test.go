@@ -327,3 +327,15 @@ func TestTheUsersProgramsAreFound(t *testing.T) {
 		t.Errorf("what no rule shows: %v", got)
 	}
 }
+
+// A file of a repository that is called like an agent program gets no home and no key.
+func TestAgentProgramsAreFoundByNameAlone(t *testing.T) {
+	for _, argv := range [][]string{{"./claude"}, {"/work/claude"}, {"sub/codex"}, {"claude2"}, {""}, nil} {
+		if a := FindAgent(argv); a != nil {
+			t.Errorf("%q is %s", argv, a.Name)
+		}
+	}
+	if a := FindAgent([]string{"claude", "-p", "x"}); a == nil || a.Name != "claude" {
+		t.Errorf("%+v", a)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -188,7 +189,9 @@ func readBelow(root *os.Root, name string) ([]byte, error) {
 }
 
 // hostName is a name that can stand in a rule as it is.
-var hostName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+var hostName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+})
 
 // registry reads an address. Other addresses than names and loopback make no rule: what
 // they lead to is for a person to say.
@@ -206,5 +209,5 @@ func registry(text, file string) (Registry, bool) {
 	}
 	last := r.Host[strings.LastIndexByte(r.Host, '.')+1:]
 	number := last != "" && strings.Trim(last, "0123456789") == ""
-	return r, len(r.Host) <= 253 && hostName.MatchString(r.Host) && !number && len(r.Port) <= 5 && r.Port != "0"
+	return r, len(r.Host) <= 253 && hostName().MatchString(r.Host) && !number && len(r.Port) <= 5 && r.Port != "0"
 }

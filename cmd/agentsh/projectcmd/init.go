@@ -1,6 +1,7 @@
 package projectcmd
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -134,10 +135,10 @@ func (o initOptions) make(tree *os.Root, dir string) (*made, error) {
 	if err := tree.MkdirAll(filepath.Dir(names[0]), 0o755); err != nil {
 		return nil, failure.New(failure.Ours, fmt.Errorf("write the policy: %w", err), "")
 	}
-	for i, name := range names {
-		if err := create(tree, name, texts[i]); err != nil {
-			return nil, failure.New(failure.Ours, fmt.Errorf("write the policy: %w", err), "")
-		}
+	if err := create(tree, names, texts[:]); err != nil {
+		return nil, failure.New(failure.Ours, fmt.Errorf("write the policy: %w", err), "")
+	}
+	for _, name := range names {
 		w.made.Files = append(w.made.Files, filepath.Join(dir, name))
 	}
 	return w.made, nil
@@ -170,14 +171,28 @@ func free(tree *os.Root, dir string, names []string) error {
 	return nil
 }
 
-// create writes a file that is not there.
-func create(tree *os.Root, name string, data []byte) error {
-	f, err := tree.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
+// create writes files that are not there: all of them, whole, or none.
+func create(tree *os.Root, names []string, texts [][]byte) error {
+	suffix := "." + rand.Text()
+	defer func() {
+		for _, name := range names {
+			_ = tree.Remove(name + suffix) // it is not there if it was not written
+		}
+	}()
+	for i, name := range names {
+		if err := tree.WriteFile(name+suffix, texts[i], 0o644); err != nil {
+			return err
+		}
 	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Close())
+	for i, name := range names {
+		if err := tree.Link(name+suffix, name); err != nil {
+			for _, made := range names[:i] {
+				err = errors.Join(err, tree.Remove(made))
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // find returns the stacks that the flag names, else those of the project.

@@ -14,6 +14,7 @@ import (
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/project"
+	"agentsh/internal/testenv"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
 	"agentsh/policy/syntax"
@@ -269,5 +270,27 @@ func TestTheHomeIsNoProject(t *testing.T) {
 	t.Setenv("HOME", dir)
 	if out, code := begin(t, "--pack", pack(t, "agent-sandbox"), dir); code != 125 || !strings.Contains(out, "is no project") {
 		t.Errorf("exit %d\n%s", code, out)
+	}
+}
+
+// A disk without room for both files gets none of them.
+func TestInitWritesAllFilesOrNone(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	dir := projectWith(t, "p", nil)
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=4k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	out, code := begin(t, dir, "--pack", pack(t, "agent-sandbox"), "--stack", "node")
+	if code != 125 || !strings.Contains(out, "no space left") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	files, err := os.ReadDir(filepath.Join(dir, ".agentsh"))
+	if err != nil || len(files) > 0 {
+		t.Errorf("%v, %v", files, err)
 	}
 }

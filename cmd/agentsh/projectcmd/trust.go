@@ -72,7 +72,7 @@ func (o trustOptions) run(out io.Writer, args []string) error {
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
-	state, err := host.State(operator)
+	state, err := host.MakeState(operator)
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
