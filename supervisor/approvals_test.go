@@ -37,7 +37,7 @@ func openAnswered(t *testing.T, cfg Config, log string, judge func(wire.Pending)
 	}
 	following := make(chan error, 1)
 	go func() {
-		following <- s.Approvals().Follow(context.Background(), func(list []wire.Pending) error {
+		following <- s.Approvals().Follow(context.Background(), "", func(list []wire.Pending) error {
 			for _, p := range list {
 				_ = s.Approvals().Answer(wire.ApprovalAnswer{ID: p.ID, Allow: judge(p), By: "ann"}) // its time may be over
 			}
@@ -124,7 +124,7 @@ func TestASessionThatEndsDeniesWhatWaits(t *testing.T) {
 		ended <- exit
 	}()
 	ctx, cancel := context.WithCancel(context.Background())
-	_ = s.Approvals().Follow(ctx, func(list []wire.Pending) error {
+	_ = s.Approvals().Follow(ctx, "", func(list []wire.Pending) error {
 		if len(list) > 0 {
 			cancel()
 		}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/user"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/asking"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
@@ -87,7 +86,7 @@ func what(p wire.Pending) string {
 	shown := fmt.Sprintf("%s: %s (in %s)", text.Visible(p.Subject), text.Args(p.Argv, 8*wire.MaxQuestion), text.Visible(p.Cwd))
 	for _, f := range p.Files {
 		if f.Path != p.Subject || f.SHA256 != "" {
-			shown += ", " + fileShown(f)
+			shown += ", " + asking.FileShown(f)
 		}
 	}
 	return shown
@@ -102,7 +101,7 @@ func ruleName(r *wire.RuleAt) string {
 
 func newAnswerCommand(verb string, allow bool) *cobra.Command {
 	var session string
-	var asJSON bool
+	var asJSON, always bool
 	cmd := &cobra.Command{
 		Use:     verb + " ID",
 		Short:   strings.ToUpper(verb[:1]) + verb[1:] + " one thing that waits in a running session",
@@ -114,7 +113,7 @@ func newAnswerCommand(verb string, allow bool) *cobra.Command {
 				return err
 			}
 			defer func() { _ = client.Close() }() // the session goes on without us
-			answer := wire.ApprovalAnswer{ID: args[0], Allow: allow, By: answerer()}
+			answer := wire.ApprovalAnswer{ID: args[0], Allow: allow, Always: always, By: asking.Answerer()}
 			if err := client.Answer(cmd.Context(), answer); err != nil {
 				return failure.New(failure.Ours, err, "'agentsh approvals list' shows what waits")
 			}
@@ -126,16 +125,10 @@ func newAnswerCommand(verb string, allow bool) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&session, "session", "s", "", "the running session `NAME` (default: the only one)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
-	return cmd
-}
-
-// answerer names the person at this program, for the audit log.
-func answerer() string {
-	name := fmt.Sprintf("user %d", os.Getuid())
-	if u, err := user.Current(); err == nil && u.Username != "" {
-		name = u.Username
+	if allow {
+		cmd.Flags().BoolVar(&always, "always", false, "allow the same later in the session too, without a question")
 	}
-	return name
+	return cmd
 }
 
 // attachOne connects to a running session; without a name to the only one.
@@ -181,18 +174,14 @@ interrupted. While it runs the session has an approver, which a policy with
 				return err
 			}
 			defer func() { _ = client.Close() }() // the session goes on without us
-			p := newPrompt(
-				cmd.InOrStdin(),
-				cmd.OutOrStdout(),
-				&sync.Mutex{},
-				func(a wire.ApprovalAnswer) error { return client.Answer(cmd.Context(), a) },
-			)
+			p := asking.NewPrompt(cmd.InOrStdin(), cmd.OutOrStdout(),
+				func(a wire.ApprovalAnswer) error { return client.Answer(cmd.Context(), a) })
 			var once sync.Once
-			err = client.FollowApprovals(cmd.Context(), func(list []wire.Pending) error {
+			err = client.FollowApprovals(cmd.Context(), "", func(list []wire.Pending) error {
 				once.Do(func() {
 					fmt.Fprintf(cmd.OutOrStdout(), "agentsh: waiting for questions of session %s; end with ctrl-c\n", one.Name)
 				})
-				return p.update(list)
+				return p.Update(list)
 			})
 			if cmd.Context().Err() != nil {
 				return nil

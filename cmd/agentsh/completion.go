@@ -3,10 +3,12 @@ package main
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/text"
+	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/host"
 )
@@ -29,13 +31,23 @@ func completions(cmd *cobra.Command) {
 			panic("agentsh: " + cmd.CommandPath() + ": flag " + name + ": " + err.Error())
 		}
 	}
-	if cmd.Name() != "report" && cmd.Name() != "install" { // sessions of a log; a kind of session
+	switch cmd.Name() {
+	case "install": // a kind of session
+	case "report":
+		flag("session", completeLogged(func(e wire.Event) (string, string) { return e.Session, e.Time.Format(time.DateTime) }))
+		flag("output", cobra.FixedCompletions([]cobra.Completion{"markdown", "html"}, cobra.ShellCompDirectiveNoFileComp))
+	default:
 		flag("session", completeSessions)
 	}
 	flag("policy", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return []cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 	})
-	flag("rule", completeRules)
+	flag("rule", completeLogged(func(e wire.Event) (string, string) {
+		if e.Rule == nil {
+			return "", ""
+		}
+		return e.Rule.Name, e.Rule.Position()
+	}))
 }
 
 // completeSessions completes the names of running sessions.
@@ -57,31 +69,33 @@ func completeSessions(cmd *cobra.Command, args []string, _ string) ([]cobra.Comp
 // maxCompleted is how many events are read for a completion.
 const maxCompleted = 20_000
 
-// completeRules completes the rules that the events of a log name.
-func completeRules(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	path, err := logFile(args)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	r, err := audit.OpenReader(path)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer func() { _ = r.Close() }() // opened for reading
-	seen := map[string]string{}
-	for range maxCompleted {
-		e, err := r.Next()
+// completeLogged completes what the events of a log name, each with a description.
+func completeLogged(named func(wire.Event) (name, description string)) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		path, err := logFile(args)
 		if err != nil {
-			break
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		if e.Rule != nil {
-			seen[e.Rule.Name] = e.Rule.Position()
+		r, err := audit.OpenReader(path)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
+		defer func() { _ = r.Close() }() // opened for reading
+		seen := map[string]string{}
+		for range maxCompleted {
+			e, err := r.Next()
+			if err != nil {
+				break
+			}
+			if name, description := named(e); name != "" && seen[name] == "" {
+				seen[name] = description
+			}
+		}
+		var out []cobra.Completion
+		for name, at := range seen {
+			out = append(out, cobra.CompletionWithDesc(text.Short(name, 128), text.Short(at, 60)))
+		}
+		slices.Sort(out)
+		return out, cobra.ShellCompDirectiveNoFileComp
 	}
-	var out []cobra.Completion
-	for name, at := range seen {
-		out = append(out, cobra.CompletionWithDesc(text.Short(name, 128), text.Short(at, 60)))
-	}
-	slices.Sort(out)
-	return out, cobra.ShellCompDirectiveNoFileComp
 }

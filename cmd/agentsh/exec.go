@@ -25,6 +25,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor"
+	"agentsh/supervisor/approve"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/host"
 )
@@ -58,11 +59,14 @@ func newExecCommand() *cobra.Command {
 a running one.
 
 The command sees the workspace and what the policy's file_rules allow; every
-program it starts is evaluated. claude, codex, gemini and opencode keep a home between
-their sessions, and get a placeholder of the key that is set here. The exit status is the command's own; 124 means the
-timeout, 125 that agentsh could not run it, 126 denied, 127 not found, and 128 and
-its number that a signal ended it. The command gets SIGINT, SIGTERM, SIGHUP and
-SIGQUIT that are sent to agentsh; the second of a kind ends all that it started.
+program it starts is evaluated. claude, codex, gemini and opencode, called by these
+names, keep a home between their sessions, and get a placeholder of the key that is
+set here.
+
+The exit status is the command's own; 124 means the timeout, 125 that agentsh could
+not run it, 126 denied, 127 not found, and 128 and its number that a signal ended it.
+The command gets SIGINT, SIGTERM, SIGHUP and SIGQUIT that are sent to agentsh; the
+second of a kind ends all that it started.
 
 An output of agentsh that cannot be written ends the command and all that it
 started, with 125 and a message that names the output. An output whose reader has
@@ -261,6 +265,7 @@ type oneShot struct {
 	cwd       string
 	audit     *audit.Log
 	auditPath string
+	shim      bool
 }
 
 func (p *oneShot) start() string { return p.cwd }
@@ -286,17 +291,34 @@ func (p *oneShot) execute(ctx context.Context, request wire.ExecRequest, streams
 		return r, errors.Join(err, session.Close(), p.audit.Close())
 	}
 	noteAdvisory(session.Missing().Advisory())
-	ended := askHere(ctx, session.Approvals(), p.config.Policy.Approvals().Via, request.TTY != nil, &streams)
+	caller := p.terminal(ctx, session.Approvals(), request.TTY, &streams)
+	caller.tell(ctx, request.ID, eventsOf(p.audit, before+1))
 	r.exit, _, err = session.Exec(ctx, request, streams)
 	closed := session.Close()
-	ended()
 	var auditErr error
-	r.refused, auditErr = refusals(ctx, p.audit, before+1)
+	r.refused, auditErr = refusals(ctx, p.audit, max(before, caller.leave(p.auditPath))+1)
 	closed = errors.Join(closed, auditErr, p.audit.Close())
 	if r.exit.Kind == wire.ExitLost && err == nil && r.exit.Hint == supervisor.AuditHint {
 		closed = nil // a full disk is reported once
 	}
 	return r, errors.Join(err, closed)
+}
+
+// terminal takes the terminal of this process, where the policy has questions asked on it. A
+// shell that stands in for another asks nobody: an agent may have started it on a
+// terminal of its own.
+func (p *oneShot) terminal(ctx context.Context, queue *approve.Queue, tty *wire.TTY, streams *wire.Streams) *callerTerminal {
+	asks := p.config.Policy.Approvals().Via == "tty" && !p.shim
+	caller, why := takeTerminal(ctx, asks, tty, streams)
+	if p.shim {
+		why = "a shell that stands in for another asks nobody"
+	}
+	queue.Absent(why + ": run 'agentsh exec' on a terminal, or make a session with 'agentsh session create' and answer with 'agentsh approve'")
+	if asks {
+		follow := func(ctx context.Context, fn func([]wire.Pending) error) error { return queue.Follow(ctx, "", fn) }
+		caller.ask(ctx, follow, queue.Answer)
+	}
+	return caller
 }
 
 // plan is the session that the flags describe.
@@ -320,7 +342,8 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	state, err := host.State(operator)
+	// Also a shim makes it: the workspace is found by what is trusted there.
+	state, err := host.MakeState(operator)
 	if err != nil && !o.shim {
 		return nil, failure.New(failure.Ours, err, "")
 	}
@@ -373,7 +396,8 @@ func (o *execOptions) openOneShot() (*oneShot, error) {
 		return nil, errors.Join(err, log.Close())
 	}
 	request := supervisor.Request{Boot: boot, Policy: plan.policy, Audit: log, Cwd: plan.here}
-	return &oneShot{audit: log, auditPath: plan.auditPath, cwd: plan.here, config: supervisor.SessionConfig(plan.operator, request)}, nil
+	config := supervisor.SessionConfig(plan.operator, request)
+	return &oneShot{audit: log, auditPath: plan.auditPath, cwd: plan.here, shim: o.shim, config: config}, nil
 }
 
 // noWorkdir adds to what is told that commands start in another directory than /.

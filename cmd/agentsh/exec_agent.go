@@ -36,7 +36,9 @@ func (o *execOptions) equip(p *plan, boot *wire.Bootstrap) error {
 		return nil
 	}
 	var notes []string
-	if o.keepsHome(p) {
+	if why := o.losesHome(p); why != "" {
+		notes = append(notes, a.Name+" keeps nothing between its sessions: "+why)
+	} else {
 		dir := p.state.Agent(a.Name)
 		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 			notes = append(notes, "HOME of "+a.Name+" in its sessions is "+dir)
@@ -73,16 +75,19 @@ func (o *execOptions) sets(name string) bool {
 	return slices.ContainsFunc(o.env, func(e string) bool { n, _, _ := strings.Cut(e, "="); return n == name })
 }
 
-// keepsHome reports whether a session can have a home that stays: its policy lets commands
-// write there, and it has a root of its own.
-func (o *execOptions) keepsHome(p *plan) bool {
+// losesHome says why a session cannot have a home that stays; empty: it can. It takes a
+// root of the session's own, and a policy that lets commands write there.
+func (o *execOptions) losesHome(p *plan) string {
 	names := slices.Clone(o.degraded)
 	for _, s := range p.operator.Degraded {
 		names = append(names, s.Name)
 	}
-	if p.operator.Container.Here || slices.Contains(names, probe.Namespaces) || slices.Contains(names, "any") {
-		return false
+	if p.operator.Container.Here || slices.Contains(names, probe.Namespaces) || slices.Contains(names, probe.AnyMechanism) {
+		return "without namespaces its home is no directory of its own"
 	}
 	d, _ := p.policy.Evaluate(&policy.FileRequest{Path: filepath.Join(layout.CommandHome, "x"), Op: policy.OpCreate})
-	return d.Permits()
+	if !d.Permits() {
+		return "the policy lets no command write in " + layout.CommandHome
+	}
+	return ""
 }

@@ -19,6 +19,7 @@ type attached struct {
 	client *channel.Client
 	one    host.Running
 	cwd    string
+	shim   bool
 }
 
 // attach connects to the session that the flags name.
@@ -61,13 +62,17 @@ func (a *attached) execute(ctx context.Context, request wire.ExecRequest, stream
 	}
 	noteAdvisory(a.one.Advisory)
 	request.ID = rand.Text()
-	if r.exit, err = a.client.Run(ctx, request, streams); err != nil {
+	caller := a.terminal(ctx, request, &streams)
+	caller.tell(ctx, request.ID, eventsIn(a.one.Audit, before))
+	r.exit, err = a.client.Run(ctx, request, streams)
+	last := caller.leave(a.one.Audit)
+	if err != nil {
 		if r.exit.Cause == wire.CauseSupervisor {
 			r.exit = r.exit.Cause.Exit(fmt.Sprintf("process %d of session %s is gone, and all that it ran", a.one.PID, a.one.Name))
 		}
 		return r, errors.Join(err, a.close())
 	}
-	r.refused, err = refusedSince(a.one.Audit, before)
+	r.refused, err = refusedSince(a.one.Audit, before, last)
 	return r, errors.Join(err, a.close())
 }
 
@@ -79,11 +84,29 @@ func logSize(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// refusedSince reads the denials since the log had a size. The supervisor has
+// terminal takes the terminal of this process and asks the questions of one command on it. A
+// shell that stands in for another asks nobody.
+func (a *attached) terminal(ctx context.Context, request wire.ExecRequest, streams *wire.Streams) *callerTerminal {
+	caller, _ := takeTerminal(ctx, !a.shim, request.TTY, streams)
+	if !a.shim {
+		follow := func(ctx context.Context, fn func([]wire.Pending) error) error {
+			return a.client.FollowApprovals(ctx, request.ID, fn)
+		}
+		caller.ask(ctx, follow, func(answer wire.ApprovalAnswer) error { return a.client.Answer(ctx, answer) })
+	}
+	return caller
+}
+
+// refusedSince reads the denials since the log had a size, after the event last. The supervisor has
 // written everything about a command when it reports its end.
-func refusedSince(path string, from int64) (denials, error) {
+func refusedSince(path string, from int64, last uint64) (denials, error) {
 	var d denials
-	if err := audit.ReadSince(path, from, d.note); err != nil {
+	note := func(e wire.Event) {
+		if e.Seq > last {
+			d.note(e)
+		}
+	}
+	if err := audit.ReadSince(path, from, note); err != nil {
 		return d, fmt.Errorf("audit log %s: %w", path, err)
 	}
 	return d, nil

@@ -17,7 +17,8 @@ func newShellCommand() *cobra.Command {
 		Long: `Work in an interactive bash under a policy, in a session of its own that ends with it.
 
 It reads the startup script that the policy or the configuration injects as BASH_ENV,
-which bash itself does only where it is not interactive.`,
+which bash itself does only where it is not interactive. What is refused is printed
+when it happens. Questions of 'approvals: {via: tty}' are asked on this terminal.`,
 		Example: "  agentsh shell --policy examples/policies/demo.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -55,7 +55,7 @@ func (o *execOptions) joinShared(ctx context.Context, registry *host.Registry) (
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	return &attached{client: client, one: one, cwd: hereIn(one.Workspace)}, nil
+	return &attached{client: client, one: one, cwd: hereIn(one.Workspace), shim: true}, nil
 }
 
 // sharedRegistry is where the shared session of this user is: always in the same place,

@@ -83,7 +83,7 @@ var operations = map[string]func(context.Context, *Client) error{
 	},
 	"approvals": func(ctx context.Context, c *Client) error { _, err := c.Approvals(ctx); return err },
 	"follow": func(ctx context.Context, c *Client) error {
-		return c.FollowApprovals(ctx, func([]wire.Pending) error { return nil })
+		return c.FollowApprovals(ctx, "", func([]wire.Pending) error { return nil })
 	},
 	"freeze": func(ctx context.Context, c *Client) error { _, _, err := c.Freeze(ctx); return err },
 }

@@ -18,7 +18,7 @@ type Operator interface {
 	// Follow calls fn with the pending approvals, now and after each change. It
 	// returns when ctx ends or fn returns an error. Meanwhile the session has an
 	// approver.
-	Follow(ctx context.Context, fn func([]wire.Pending) error) error
+	Follow(ctx context.Context, command string, fn func([]wire.Pending) error) error
 	// Answer answers one pending approval.
 	Answer(wire.ApprovalAnswer) error
 	// Connections returns the open connections to the outside, oldest first.
@@ -56,7 +56,7 @@ func (s *Server) session(ctx context.Context, ch io.Writer, req wire.SessionRequ
 	case req.Op == wire.OpNet:
 		return wire.SessionReply{Connections: o.Connections()}, nil
 	case req.Op == wire.OpFollow:
-		err := o.Follow(ctx, func(list []wire.Pending) error { return writeFrame(ch, wire.SessionReply{Pending: list}) })
+		err := o.Follow(ctx, req.Command, func(list []wire.Pending) error { return writeFrame(ch, wire.SessionReply{Pending: list}) })
 		if err == nil {
 			err = &wire.Error{Code: wire.CodeNotFound, Message: "the session has ended"}
 		}
@@ -102,9 +102,10 @@ func (c *Client) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, erro
 
 // FollowApprovals calls fn with the pending approvals, now and after each change. It
 // returns when ctx ends, fn returns an error or the session ends. Meanwhile the
-// session has an approver.
-func (c *Client) FollowApprovals(ctx context.Context, fn func([]wire.Pending) error) error {
-	l, err := c.openSession(ctx, wire.SessionRequest{Op: wire.OpFollow})
+// session has an approver. With the request id of a command, these are its approvals
+// alone.
+func (c *Client) FollowApprovals(ctx context.Context, command string, fn func([]wire.Pending) error) error {
+	l, err := c.openSession(ctx, wire.SessionRequest{Op: wire.OpFollow, Command: command})
 	if err != nil {
 		return err
 	}

@@ -168,7 +168,7 @@ func (o *output) serve() {
 func (o *output) close() { o.ended.Do(func() { close(o.work) }) }
 
 // File returns the file that is written to, or nil.
-func (o *output) File() *os.File { return fileOf(o.w) }
+func (o *output) File() *os.File { return FileOf(o.w) }
 
 // Write writes all of p. After an error every later Write fails.
 func (o *output) Write(p []byte) (int, error) {
@@ -217,7 +217,7 @@ func reason(err error) error {
 func writeAll(w io.Writer, p []byte) error {
 	for {
 		n, err := w.Write(p)
-		f := fileOf(w)
+		f := FileOf(w)
 		if f == nil || !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
@@ -262,7 +262,7 @@ func (i *input) Read(p []byte) (int, error) {
 	for {
 		n, err := i.r.Read(p)
 		i.some = i.some || n > 0
-		f := fileOf(i.r)
+		f := FileOf(i.r)
 		switch {
 		case n > 0 || err == nil || errors.Is(err, io.EOF):
 			return n, eof(err)
@@ -285,7 +285,7 @@ func (i *input) Read(p []byte) (int, error) {
 }
 
 // File returns the file that is read from, or nil.
-func (i *input) File() *os.File { return fileOf(i.r) }
+func (i *input) File() *os.File { return FileOf(i.r) }
 
 // eof returns io.EOF or nil. Another error that comes with data is returned by
 // the next read.
@@ -296,8 +296,8 @@ func eof(err error) error {
 	return nil
 }
 
-// fileOf returns the file behind a reader or writer, or nil.
-func fileOf(stream any) *os.File {
+// FileOf returns the file behind a reader or writer, or nil.
+func FileOf(stream any) *os.File {
 	switch s := stream.(type) {
 	case *os.File:
 		return s

@@ -36,4 +36,4 @@ func (l *limited) Write(p []byte) (int, error) {
 }
 
 // File returns the file that is written to, or nil.
-func (l *limited) File() *os.File { return fileOf(l.w) }
+func (l *limited) File() *os.File { return FileOf(l.w) }

@@ -89,6 +89,6 @@ func clampSize(n int) uint16 { return uint16(max(0, min(n, 1<<16-1))) }
 
 // IsTerminal reports whether a reader or writer is a terminal.
 func IsTerminal(r any) bool {
-	f := fileOf(r)
+	f := FileOf(r)
 	return f != nil && term.IsTerminal(int(f.Fd()))
 }

@@ -62,7 +62,11 @@ type Pending struct {
 type ApprovalAnswer struct {
 	ID    string `json:"id"`
 	Allow bool   `json:"allow"`
-	By    string `json:"by"`
+	// Always allows what is asked in the same words later in the session too.
+	Always bool   `json:"always,omitempty"`
+	By     string `json:"by"`
+	// Reason says why nobody could be asked. By is empty then.
+	Reason string `json:"reason,omitempty"`
 }
 
 // Operations of [SessionRequest].
@@ -80,6 +84,9 @@ type SessionRequest struct {
 	Op     string          `json:"op"`
 	Answer *ApprovalAnswer `json:"answer,omitempty"`
 	Reload *Reload         `json:"reload,omitempty"`
+	// Command is the request id of the command whose questions OpFollow reports, where
+	// a caller answers them on its own terminal; empty: those of all.
+	Command string `json:"command,omitempty"`
 }
 
 // SessionReply answers a [SessionRequest]. OpFollow has many replies.

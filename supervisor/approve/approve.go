@@ -6,7 +6,9 @@
 package approve
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,8 +63,11 @@ type Queue struct {
 	mu        sync.Mutex
 	next      uint64
 	pending   []*pending
-	followers int
-	changed   chan struct{} // closed and replaced at each change
+	followers map[string]int    // by the command whose questions they answer; "": all
+	nobody    string            // why there is no follower; empty: not known
+	always    map[string]string // what is allowed for the session, and by whom
+	denied    map[string]string // what a process was denied, and by whom
+	changed   chan struct{}     // closed and replaced at each change
 	closed    bool
 }
 
@@ -74,7 +79,18 @@ type pending struct {
 }
 
 // New returns an empty queue.
-func New(cfg Config) *Queue { return &Queue{cfg: cfg, changed: make(chan struct{})} }
+func New(cfg Config) *Queue {
+	return &Queue{
+		cfg: cfg, followers: map[string]int{}, always: map[string]string{}, denied: map[string]string{}, changed: make(chan struct{}),
+	}
+}
+
+// Absent sets why nobody follows the queue, for refusals of questions.
+func (q *Queue) Absent(why string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.nobody = why
+}
 
 // Ask asks one question. See [Asker].
 func (q *Queue) Ask(ctx context.Context, question wire.Question) wire.Answer {
@@ -98,6 +114,9 @@ func (q *Queue) Ask(ctx context.Context, question wire.Question) wire.Answer {
 	defer cancel()
 	if settings.Program != nil {
 		return q.record(question, program(ctx, question, settings))
+	}
+	if answer := q.remembered(question); answer.By != "" {
+		return q.record(question, answer)
 	}
 	p, refusal := q.enter(question, timeout, settings.Present)
 	if refusal != "" {
@@ -145,8 +164,8 @@ func (q *Queue) enter(question wire.Question, timeout time.Duration, present boo
 	switch {
 	case q.closed:
 		return nil, "the session ends"
-	case present && q.followers == 0:
-		return nil, "no approver is there"
+	case present && q.followers[""]+q.followers[question.Command] == 0:
+		return nil, "no approver is there: " + cmp.Or(q.nobody, "run 'agentsh approve' on a terminal, beside the session")
 	case len(q.pending) >= MaxPending:
 		return nil, fmt.Sprintf("%d questions wait already", MaxPending)
 	}
@@ -224,45 +243,129 @@ func (q *Queue) Answer(a wire.ApprovalAnswer) error {
 	if i < 0 {
 		return &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("no question %.64q waits: it was answered, or its time is over", a.ID)}
 	}
-	if a.By == "" {
+	if a.By == "" && (a.Allow || a.Reason == "") {
 		return &wire.Error{Code: wire.CodeRefused, Message: "an answer needs the name of the approver"}
 	}
-	q.pending[i].answer <- wire.Answer{Allow: a.Allow, By: a.By}
+	answer := wire.Answer{Allow: a.Allow, By: a.By}
+	if a.By == "" {
+		answer.Reason = a.Reason
+	}
+	key := same(q.pending[i].Question)
+	if a.By != "" && !a.Allow {
+		q.deny(q.pending[i].Question, a.By)
+	}
+	q.pending[i].answer <- answer
 	q.pending = slices.Delete(q.pending, i, i+1)
+	if a.Allow && a.Always && len(q.always) < maxAlways {
+		q.always[key] = a.By + ", for the session"
+		q.pending = slices.DeleteFunc(q.pending, func(p *pending) bool {
+			repeated := same(p.Question) == key
+			if repeated {
+				p.answer <- wire.Answer{Allow: true, By: q.always[key]}
+			}
+			return repeated
+		})
+	}
 	q.notify()
 	return nil
+}
+
+// maxAlways bounds the answers that hold for a session. Beyond them each question is
+// asked.
+const maxAlways = 1000
+
+// same is equal for questions that ask for the same action by the same rule: all that a
+// person was shown of it.
+func same(question wire.Question) string {
+	question.Process, question.Command, question.TimeoutMS = nil, "", 0
+	key, err := json.Marshal(question)
+	if err != nil {
+		return "" // it has texts and numbers only
+	}
+	return string(key)
+}
+
+// again is equal for the attempts of one process to execute the same arguments. A shell
+// tries each directory of PATH, as long as it is refused. Empty: it is no such attempt.
+func again(question wire.Question) string {
+	if question.Kind != wire.AskExec || question.Process == nil {
+		return ""
+	}
+	argv, err := json.Marshal(question.Argv)
+	if err != nil {
+		return "" // they are texts
+	}
+	return fmt.Sprintf("%d %d %s", question.Process.PID, question.Process.StartTime, argv)
+}
+
+// maxDenied bounds the denials that are remembered.
+const maxDenied = 1000
+
+// deny remembers that a person denied an exec of a process. It is called with mu held.
+func (q *Queue) deny(question wire.Question, by string) {
+	if len(q.denied) == maxDenied {
+		clear(q.denied)
+	}
+	if key := again(question); key != "" {
+		q.denied[key] = by
+	}
+}
+
+// remembered returns the answer that was given to the same question before; the zero
+// value: none.
+func (q *Queue) remembered(question wire.Question) wire.Answer {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if by := q.denied[again(question)]; by != "" {
+		return wire.Answer{By: by}
+	}
+	if q.closed || len(q.always) == 0 {
+		return wire.Answer{}
+	}
+	by := q.always[same(question)]
+	return wire.Answer{Allow: by != "", By: by}
+}
+
+// Forget has everything asked again. A policy that is replaced calls it.
+func (q *Queue) Forget() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	clear(q.always)
 }
 
 // List returns the questions that wait, oldest first.
 func (q *Queue) List() []wire.Pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.list()
+	return q.list("")
 }
 
-func (q *Queue) list() []wire.Pending {
-	out := make([]wire.Pending, len(q.pending))
-	for i, p := range q.pending {
-		out[i] = p.Pending
+// list is the questions of a command, or of all.
+func (q *Queue) list(command string) []wire.Pending {
+	out := make([]wire.Pending, 0, len(q.pending))
+	for _, p := range q.pending {
+		if command == "" || p.Command == command {
+			out = append(out, p.Pending)
+		}
 	}
 	return out
 }
 
 // Follow calls fn with the questions that wait, now and after each change. It returns when
 // ctx ends, fn returns an error or the queue is closed. Until then an approver is present.
-func (q *Queue) Follow(ctx context.Context, fn func([]wire.Pending) error) error {
-	q.mu.Lock()
-	q.followers++
-	q.mu.Unlock()
-	defer func() {
-		q.mu.Lock()
-		q.followers--
-		q.mu.Unlock()
-	}()
+// With a command, fn gets its questions alone, and only where [Settings.Present] asks whoever
+// is there: the caller of a command then answers for it.
+func (q *Queue) Follow(ctx context.Context, command string, fn func([]wire.Pending) error) error {
+	q.follow(command, 1)
+	defer q.follow(command, -1)
 	for {
+		present := command == "" || q.cfg.Settings().Present
 		q.mu.Lock()
-		list, changed, closed := q.list(), q.changed, q.closed
+		list, changed, closed := q.list(command), q.changed, q.closed
 		q.mu.Unlock()
+		if !present {
+			list = nil
+		}
 		if closed {
 			return nil
 		}
@@ -274,6 +377,14 @@ func (q *Queue) Follow(ctx context.Context, fn func([]wire.Pending) error) error
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+func (q *Queue) follow(command string, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.followers[command] += n; q.followers[command] == 0 {
+		delete(q.followers, command)
 	}
 }
 

@@ -187,7 +187,7 @@ func TestAFollowerIsAnApprover(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- q.Follow(ctx, func(list []wire.Pending) error {
+			ended <- q.Follow(ctx, "", func(list []wire.Pending) error {
 				for _, p := range list {
 					if err := q.Answer(wire.ApprovalAnswer{ID: p.ID, Allow: true, By: "ann"}); err != nil {
 						return err
@@ -208,6 +208,111 @@ func TestAFollowerIsAnApprover(t *testing.T) {
 			t.Error("allowed when the approver had gone")
 		}
 	})
+}
+
+func TestAlwaysHoldsForTheSameQuestionAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, b := newQueue(approve.Settings{Timeout: time.Minute})
+		asked := func(change func(*wire.Question)) (answer chan wire.Answer) {
+			question := push()
+			change(&question)
+			answer = make(chan wire.Answer, 1)
+			go func() { answer <- q.Ask(t.Context(), question) }()
+			synctest.Wait()
+			return answer
+		}
+		same := func(*wire.Question) {}
+		first, second := asked(same), asked(func(q *wire.Question) { q.Command, q.Process = "c2", &wire.Process{PID: 7} })
+		if err := q.Answer(wire.ApprovalAnswer{ID: q.List()[0].ID, Allow: true, Always: true, By: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		third := asked(same)
+		for _, got := range []chan wire.Answer{first, second, third} {
+			if a := <-got; !a.Allow {
+				t.Errorf("%+v", a)
+			}
+		}
+		if e := b.last(t); e.By != "ann, for the session" || e.Decision != "allow" {
+			t.Errorf("event %+v", e)
+		}
+		for name, change := range map[string]func(*wire.Question){
+			"argument":  func(q *wire.Question) { q.Argv = append(q.Argv, "--force") },
+			"program":   func(q *wire.Question) { q.Subject = "/tmp/git" },
+			"directory": func(q *wire.Question) { q.Cwd = "/" },
+			"content":   func(q *wire.Question) { q.Files = []wire.QuestionFile{{Path: "/usr/bin/git", SHA256: "aa"}} },
+			"kind":      func(q *wire.Question) { q.Kind = wire.AskFile },
+			"rule":      func(q *wire.Question) { q.Rule = &wire.RuleAt{Name: "other"} },
+		} {
+			got := asked(change)
+			if list := q.List(); len(list) != 1 {
+				t.Fatalf("another %s: %d questions wait", name, len(list))
+			}
+			if err := q.Answer(wire.ApprovalAnswer{ID: q.List()[0].ID, Always: true, By: "ann"}); err != nil {
+				t.Fatal(err)
+			}
+			if a := <-got; a.Allow {
+				t.Errorf("another %s: %+v", name, a)
+			}
+		}
+		process := func(q *wire.Question) { q.Argv, q.Process = []string{"git", "pull"}, &wire.Process{PID: 9} }
+		got := asked(process)
+		if err := q.Answer(wire.ApprovalAnswer{ID: q.List()[0].ID, By: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+		<-got
+		got = asked(func(q *wire.Question) { process(q); q.Subject = "/bin/git" }) // the next directory of PATH
+		if a := <-got; a.Allow || a.By != "ann" {
+			t.Errorf("a repeated attempt: %+v", a)
+		}
+		q.Forget()
+		got = asked(same)
+		q.Close()
+		if a := <-got; a.Allow {
+			t.Errorf("after a reload: %+v", a)
+		}
+	})
+}
+
+// Whoever follows the questions of one command is no approver of another, and gets no
+// question where others than the caller are asked.
+func TestAFollowerOfOneCommandAnswersForItAlone(t *testing.T) {
+	for _, present := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			q, _ := newQueue(approve.Settings{Present: present, Timeout: time.Minute})
+			var shown []wire.Pending
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				ended <- q.Follow(ctx, "c1", func(list []wire.Pending) error { shown = append(shown, list...); return nil })
+			}()
+			synctest.Wait()
+			other := push()
+			other.Command = "c2"
+			got := make(chan wire.Answer, 2)
+			for _, question := range []wire.Question{push(), other} {
+				go func() { got <- q.Ask(t.Context(), question) }()
+				synctest.Wait()
+			}
+			if want := map[bool]int{true: 1}[present]; len(shown) != want || want > 0 && shown[0].Command != "c1" {
+				t.Errorf("present %v: shown %+v", present, shown)
+			}
+			if present {
+				if a := <-got; a.Allow || !strings.Contains(a.Reason, "no approver is there") {
+					t.Errorf("%+v", a)
+				}
+				if err := q.Answer(wire.ApprovalAnswer{ID: q.List()[0].ID, Reason: "gone"}); err != nil {
+					t.Error(err)
+				}
+				if a := <-got; a.Allow || a.Reason != "gone" {
+					t.Errorf("%+v", a)
+				}
+			}
+			cancel()
+			<-ended
+			q.Close()
+		})
+	}
 }
 
 // A stale answer must never meet another question.

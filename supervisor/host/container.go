@@ -52,7 +52,17 @@ func InContainer(c supervisor.OperatorConfig) (out supervisor.OperatorConfig, to
 	return c, containerLosses(missing, c.Policy), nil
 }
 
-// State returns the state directory of the caller on this machine.
+// MakeState returns the state directory of the caller on this machine. In a container
+// without namespaces it makes it, so that all later commands find the same one.
+func MakeState(c supervisor.OperatorConfig) (layout.State, error) {
+	state, err := State(c)
+	if err == nil && c.Container.WholeTrees {
+		err = state.MakeForContainer()
+	}
+	return state, err
+}
+
+// State returns the same directory, and makes nothing.
 func State(c supervisor.OperatorConfig) (layout.State, error) {
 	if c.Container.WholeTrees {
 		return layout.ContainerState(os.Getenv, os.Geteuid())

@@ -22,8 +22,8 @@ func (o operation) Connections() []wire.Connection {
 }
 
 // Follow reports the waiting questions whenever they change. See [approve.Queue.Follow].
-func (o operation) Follow(ctx context.Context, fn func([]wire.Pending) error) error {
-	return o.session.Approvals().Follow(ctx, fn)
+func (o operation) Follow(ctx context.Context, command string, fn func([]wire.Pending) error) error {
+	return o.session.Approvals().Follow(ctx, command, fn)
 }
 
 // Answer answers one question.

@@ -289,6 +289,23 @@ static void each_process(void (*f)(pid_t, void *), void *arg)
 	}
 }
 
+/* Opens a pidfd before a process is looked at: a signal then cannot reach a later process of
+   this number. GONE: there is none. NUMBER_ONLY: a filter above refuses pidfds. */
+enum { GONE = -1, NUMBER_ONLY = -2 };
+static int hold_process(pid_t pid)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	return pidfd >= 0 ? pidfd : errno == EPERM ? NUMBER_ONLY : GONE;
+}
+
+/* Signals a process that hold_process returned pidfd for. */
+static int signal_held(int pidfd, pid_t pid, int sig)
+{
+	if (pidfd >= 0 && syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0) == 0)
+		return 0;
+	return pidfd >= 0 && errno == ESRCH ? -1 : kill(pid, sig);
+}
+
 struct group {
 	pid_t leader;
 	int sig, found;
@@ -297,8 +314,13 @@ struct group {
 static void visit_member(pid_t pid, void *arg)
 {
 	struct group *g = arg;
-	if (getpgid(pid) == g->leader && signal_process(pid, g->sig) == 0)
+	int pidfd = hold_process(pid);
+	if (pidfd == GONE)
+		return;
+	if (getpgid(pid) == g->leader && signal_held(pidfd, pid, g->sig) == 0)
 		g->found = 1;
+	if (pidfd >= 0)
+		close(pidfd);
 }
 
 /* Signals the group of a process. Groups have pidfds since Linux 6.9. Before that its members
@@ -324,14 +346,13 @@ struct search {
 	uint32_t *leftover; /* or NULL */
 };
 
-/* Counts one process for its command, and signals it if that is requested. The pidfd is
-   opened first: if the limit is read from another process later, the signal fails. */
+/* Counts one process for its command, and signals it if that is requested. */
 static void visit(pid_t pid, void *arg)
 {
 	const struct search *w = arg;
 	struct rlimit l;
-	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	if (pidfd < 0 && errno != EPERM) /* EPERM: a filter above refuses it, and the number must do */
+	int pidfd = hold_process(pid);
+	if (pidfd == GONE)
 		return;
 	if (prlimit(pid, S.tag_limit, NULL, &l) == 0 && l.rlim_max != RLIM_INFINITY && l.rlim_max > S.tag_base) {
 		struct command *c = by_serial(l.rlim_max - S.tag_base);
@@ -340,10 +361,8 @@ static void visit(pid_t pid, void *arg)
 				w->leftover[(c - S.commands) * 64 + c->found] = (uint32_t)pid;
 			c->found++;
 			int s = c->killing ? SIGKILL : c->serial == w->only ? w->sig : 0;
-			if (s && pidfd < 0)
-				kill(pid, s);
-			else if (s)
-				syscall(SYS_pidfd_send_signal, pidfd, s, NULL, 0);
+			if (s)
+				signal_held(pidfd, pid, s);
 		}
 	}
 	if (pidfd >= 0)

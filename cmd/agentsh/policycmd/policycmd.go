@@ -113,7 +113,7 @@ func (p *variables) find(file string, notes io.Writer) (*policy.Policy, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	state, err := layout.FindState(os.Getenv, os.Geteuid())
+	state, err := host.State(operator)
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}

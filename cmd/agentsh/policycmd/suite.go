@@ -31,6 +31,7 @@ type testOptions struct {
 
 func newTestCommand() *cobra.Command {
 	var o testOptions
+	formats := []string{"text", "tap", "junit", "json"}
 	cmd := &cobra.Command{
 		Use: "test DIR|FILE...",
 		Example: "  agentsh policy test strict.yaml\n" +
@@ -40,7 +41,7 @@ func newTestCommand() *cobra.Command {
 			"a file of tests. Of a directory all *_test.yaml files below it are run.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !slices.Contains([]string{"text", "tap", "junit", "json"}, o.output) {
+			if !slices.Contains(formats, o.output) {
 				return failure.Usagef("-o %s is not text, tap, junit or json", o.output)
 			}
 			return runTests(cmd.Context(), cmd.OutOrStdout(), args, o)
@@ -48,6 +49,7 @@ func newTestCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", "text", "text, tap, junit or json")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	f.BoolVar(&o.coverage, "coverage", false, "name the rules that no test reaches")
 	f.IntVar(&o.minimum, "min", 0, "fail when less than this percentage of the rules is reached; implies --coverage")
 	f.BoolVar(&o.mutate, "mutate", false, "delete, invert and reorder each rule and name the changes that no test notices")

@@ -1,0 +1,201 @@
+package asking
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"agentsh/internal/wire"
+)
+
+// desk is a prompt with its output and the answers that were given.
+type desk struct {
+	*Prompt
+	mu      sync.Mutex
+	out     bytes.Buffer
+	answers []wire.ApprovalAnswer
+	in      *io.PipeWriter
+}
+
+func (d *desk) Write(b []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.out.Write(b)
+}
+
+func (d *desk) shown() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.out.String()
+}
+
+func newDesk() *desk {
+	r, w := io.Pipe()
+	d := &desk{in: w}
+	d.Prompt = NewPrompt(r, d, func(a wire.ApprovalAnswer) error { d.answers = append(d.answers, a); return nil })
+	return d
+}
+
+func (d *desk) close() {
+	d.end()
+	_ = d.in.Close()
+	d.keys.close()
+}
+
+func waiting(ids ...string) []wire.Pending {
+	var out []wire.Pending
+	for _, id := range ids {
+		out = append(out, wire.Pending{
+			ID: id, Ends: time.Now().Add(time.Hour),
+			Question: wire.Question{Kind: wire.AskExec, Subject: "/bin/x\x1b[2J", Argv: []string{"x", "a b\n"}, Message: "m\u202e"},
+		})
+	}
+	return out
+}
+
+func TestAQuestionIsAnsweredOnlyAfterItCouldBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		defer d.close()
+		_ = d.Update(waiting("1", "2"))
+		for range 5 { // somebody goes on typing
+			<-time.After(quiet - time.Millisecond)
+			_, _ = io.WriteString(d.in, "y\n")
+			synctest.Wait()
+		}
+		if len(d.answers) > 0 || strings.Contains(d.shown(), "allow it?") {
+			t.Fatalf("%+v after %q", d.answers, d.shown())
+		}
+		<-time.After(2 * quiet)
+		for _, word := range []string{"what\n", "\n", "A\r"} {
+			_, _ = io.WriteString(d.in, word)
+			synctest.Wait()
+		}
+		<-time.After(quiet)
+		synctest.Wait()
+		_, _ = io.WriteString(d.in, "\x04")
+		synctest.Wait()
+		want := []wire.ApprovalAnswer{{ID: "1", Allow: true, Always: true, By: d.by}, {ID: "2", By: d.by}}
+		if len(d.answers) != 2 || d.answers[0] != want[0] || d.answers[1] != want[1] {
+			t.Errorf("%+v", d.answers)
+		}
+		if text := d.shown(); strings.Count(text, "type y, a or n: ") != 2 || strings.ContainsAny(text, "\x1b\u202e") {
+			t.Errorf("%q", text)
+		}
+	})
+}
+
+func TestWhatIsTypedBelongsToOneOfTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		k := newKeys(r, nil)
+		var typed []byte
+		read := func() string {
+			b := make([]byte, 10)
+			n, _ := k.Read(b)
+			return string(b[:n])
+		}
+		go func() { _, _ = w.Write([]byte("one")) }()
+		if got := read(); got != "one" {
+			t.Errorf("%q", got)
+		}
+		k.listen(func(b []byte) { typed = append(typed, b...) }, func() { typed = append(typed, '.') })
+		_, _ = w.Write([]byte("two"))
+		synctest.Wait()
+		k.ignore()
+		k.pass([]byte("three"))
+		if got := read(); got != "three" || string(typed) != "two" {
+			t.Errorf("%q, and the question got %q", got, typed)
+		}
+		k.listen(func(b []byte) {}, func() { typed = append(typed, '.'); k.ignore() })
+		_ = w.Close()
+		synctest.Wait()
+		if string(typed) != "two." {
+			t.Errorf("%q", typed)
+		}
+		if n, err := k.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("%d, %v after the end", n, err)
+		}
+		k.close()
+	})
+}
+
+// What a command wrote before a question stands above it, also if it arrives late. A
+// command that goes on writing does not keep the question back.
+func TestAQuestionComesAfterTheOutputBeforeIt(t *testing.T) {
+	for name, gap := range map[string]time.Duration{"late": 3 * settling / 4, "endless": settling / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			s := &screen{w: &out}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for range 2 {
+					<-time.After(gap)
+					_, _ = shared{s, &out}.Write([]byte("before "))
+				}
+				for name == "endless" && t.Context().Err() == nil {
+					<-time.After(gap)
+					s.mu.Lock()
+					s.wrote++
+					held := strings.Contains(out.String(), inOrder)
+					s.mu.Unlock()
+					if held {
+						return
+					}
+				}
+			}()
+			began := time.Now()
+			s.hold()
+			if took := time.Since(began); took > 10*settling {
+				t.Errorf("%s: the question waited for %s", name, took)
+			}
+			if text := out.String(); !strings.HasPrefix(text, "before before ") {
+				t.Errorf("%s: %q", name, text)
+			}
+			s.release()
+			<-done
+		})
+	}
+}
+
+func TestModesOfATerminalAreFollowed(t *testing.T) {
+	for text, want := range map[string][2]string{
+		"plain":                    {"", ""},
+		"\x1b[?1049h\x1b[?25l":     {"\x1b[?25h\x1b[?1049l", "\x1b[?25l\x1b[?1049h"},
+		"\x1b[?1000;1006h":         {"\x1b[?1000l\x1b[?1006l", "\x1b[?1000h\x1b[?1006h"},
+		"\x1b[?1049h\x1b[?1049l":   {"", ""},
+		"\x1b[?2004h\x1bc":         {"", ""},
+		"\x1b[31m\x1b[?7lx":        {"\x1b[?7h", "\x1b[?7l"},
+		"\x1b[?\x1b[?1h":           {"\x1b[?1l", "\x1b[?1h"},
+		"\x1b[?99999999999999999h": {"", ""},
+	} {
+		var whole, parts modes
+		whole.read([]byte(text))
+		for i := range len(text) {
+			parts.read([]byte(text[i : i+1]))
+		}
+		for _, m := range []*modes{&whole, &parts} {
+			if m.off() != want[0] || m.on() != want[1] {
+				t.Errorf("%q: %q and %q", text, m.off(), m.on())
+			}
+		}
+	}
+}
+
+// FuzzModes: whatever a command writes, the state is bounded and what is written back
+// is made of sequences alone.
+func FuzzModes(f *testing.F) {
+	f.Add([]byte("\x1b[?1049;25;7hx\x1b[?1l\x1bc"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m modes
+		m.read(b)
+		if len(m.differ) > mostModes || len(m.params) > 64 || strings.Trim(m.on()+m.off(), "\x1b[?0123456789hl") != "" {
+			t.Errorf("%d modes, %q", len(m.differ), m.on())
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package asking
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"os/user"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+)
+
+// quiet is the time for which a question is shown before it can be answered. What
+// is typed meanwhile was meant for something else, and begins the time again.
+const quiet = time.Second
+
+// Prompt shows one question after the other on a terminal. An answer is a line:
+// y, a or n.
+type Prompt struct {
+	screen output
+	keys   *keys
+	answer func(wire.ApprovalAnswer) error
+	by     string
+
+	absent func() string              // why nobody can be asked now; empty: somebody can
+	before func()                     // discards what was typed
+	after  func(whole bool)           // a question left the screen
+	echo   func() bool                // the terminal shows what is typed
+	watch  func(func()) (stop func()) // calls a function at each SIGINT
+
+	mu        sync.Mutex
+	shown     string // id of the question on the terminal; empty: none
+	open      bool   // it can be answered
+	disturbed bool   // something was typed since it was shown
+	timer     *time.Timer
+	line      line
+	waiting   []wire.Pending
+	interrupt func() // ends the watch for Ctrl-C
+}
+
+// output is where questions are shown.
+type output interface {
+	io.Writer
+	hold()
+	release() (whole bool)
+}
+
+func newPrompt(screen output, in *keys, answer func(wire.ApprovalAnswer) error) *Prompt {
+	return &Prompt{
+		screen: screen, keys: in, answer: answer, by: Answerer() + " on a terminal",
+		absent: func() string { return "" }, before: func() {}, after: func(bool) {}, echo: func() bool { return true },
+		watch: func(func()) func() { return func() {} },
+	}
+}
+
+// alone is a screen that no command shares.
+type alone struct{ io.Writer }
+
+func (alone) hold()         {}
+func (alone) release() bool { return false }
+
+// NewPrompt asks on a terminal that no command has. It reads in until its end, or that
+// of this process.
+func NewPrompt(in io.Reader, out io.Writer, answer func(wire.ApprovalAnswer) error) *Prompt {
+	p := newPrompt(alone{out}, newKeys(in, func(time.Time) error { return nil }), answer)
+	if f, ok := in.(*os.File); ok {
+		t := &Terminal{tty: f}
+		p.before = t.flush
+	}
+	return p
+}
+
+// Answerer names the person at this program, for the audit log.
+func Answerer() string {
+	name := fmt.Sprintf("user %d", os.Getuid())
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		name = u.Username
+	}
+	return name
+}
+
+// Update replaces the waiting questions and shows the next one.
+func (p *Prompt) Update(list []wire.Pending) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = list
+	if p.shown != "" && !slices.ContainsFunc(list, func(q wire.Pending) bool { return q.ID == p.shown }) {
+		fmt.Fprintf(p.screen, "\nagentsh: question %s waits no more\n", p.shown)
+		p.hide()
+	}
+	p.show()
+	return nil
+}
+
+// show puts the oldest question on the terminal if none is. It is called with mu
+// held.
+func (p *Prompt) show() {
+	for p.shown == "" && len(p.waiting) > 0 {
+		q := p.waiting[0]
+		if why := p.absent(); why != "" {
+			p.waiting = p.waiting[1:]
+			_ = p.answer(wire.ApprovalAnswer{ID: q.ID, Reason: why}) // it may wait no more
+			continue
+		}
+		p.screen.hold()
+		p.before()
+		p.shown, p.open, p.disturbed, p.line = q.ID, false, false, line{}
+		fmt.Fprint(p.screen, questionText(q, time.Now()))
+		p.keys.listen(p.typed, p.gone)
+		p.interrupt = p.watch(func() { p.deny(q.ID) })
+		p.timer = time.AfterFunc(quiet, func() { p.opens(q.ID) })
+	}
+}
+
+// onInterrupt calls f at each SIGINT of this process until the function that it
+// returns is called.
+func onInterrupt(f func()) (stop func()) {
+	got, done := make(chan os.Signal, 1), make(chan struct{})
+	if !signal.Ignored(syscall.SIGINT) {
+		signal.Notify(got, syscall.SIGINT)
+	}
+	go func() {
+		for {
+			select {
+			case <-got:
+				f()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(got)
+		close(done)
+	}
+}
+
+// opens lets a question be answered, once nothing was typed for a while.
+func (p *Prompt) opens(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.shown != id || p.open:
+	case p.disturbed:
+		p.disturbed = false
+		p.timer.Reset(quiet)
+	default:
+		p.before()
+		p.open, p.line.text = true, nil
+		fmt.Fprint(p.screen, "allow it? y: once, a: always in this session, n: no: ")
+	}
+}
+
+// hide ends the question that is shown. It is called with mu held.
+func (p *Prompt) hide() {
+	p.shown, p.open = "", false
+	p.timer.Stop()
+	p.interrupt()
+	p.keys.ignore()
+	p.after(p.screen.release())
+}
+
+// end shows nothing more.
+func (p *Prompt) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = nil
+	if p.shown != "" {
+		p.hide()
+	}
+}
+
+// questionText is the text of a question. It shows everything that an answer covers.
+func questionText(q wire.Pending, now time.Time) string {
+	var b strings.Builder
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "  %-10s %s\n", name, value)
+		}
+	}
+	fmt.Fprintf(&b, "\nagentsh: question %s, denied in %s\n", q.ID, q.Ends.Sub(now).Round(time.Second))
+	if q.Kind == wire.AskExec {
+		line("run", text.Visible(q.Subject))
+		line("arguments", text.Args(q.Argv, 8*wire.MaxQuestion))
+		for _, f := range q.Files {
+			line("file", FileShown(f))
+		}
+		line("in", text.Visible(q.Cwd))
+	} else {
+		line(q.Kind, text.Visible(q.Subject))
+	}
+	line("command", text.Visible(q.Command))
+	if q.Rule != nil {
+		line("rule", text.Visible(q.Rule.String()))
+	}
+	line("message", text.Visible(q.Message))
+	return b.String()
+}
+
+// FileShown is a file that an answer covers, with the digest of its content.
+func FileShown(f wire.QuestionFile) string {
+	if f.SHA256 == "" {
+		return text.Visible(f.Path)
+	}
+	return text.Visible(f.Path) + " sha256:" + text.Visible(f.SHA256)
+}
+
+// typed takes what was typed at the question that is shown.
+func (p *Prompt) typed(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id := p.shown
+	for _, c := range b {
+		if p.shown != id || id == "" {
+			return // what follows an answer belongs to nothing
+		}
+		switch key := p.line.key(c); {
+		case key == interrupted:
+			p.reply(false, false)
+			p.keys.pass([]byte{interrupted}) // the program on the command's terminal gets it too
+		case !p.open:
+			p.disturbed = true
+		case key == enter:
+			p.entered(p.line.take())
+		case !p.echo():
+			fmt.Fprint(p.screen, p.line.echo(key))
+		}
+	}
+}
+
+// entered answers the question with a line. Any other line asks again.
+func (p *Prompt) entered(word string) {
+	if !p.echo() {
+		fmt.Fprintln(p.screen)
+	}
+	switch strings.ToLower(strings.TrimSpace(word)) {
+	case "y", "yes":
+		p.reply(true, false)
+	case "a", "always":
+		p.reply(true, true)
+	case "n", "no":
+		p.reply(false, false)
+	default:
+		fmt.Fprint(p.screen, "type y, a or n: ")
+	}
+}
+
+// reply answers the question that is shown, and shows the next.
+func (p *Prompt) reply(allow, always bool) {
+	id := p.shown
+	p.waiting = slices.DeleteFunc(slices.Clone(p.waiting), func(q wire.Pending) bool { return q.ID == id })
+	err := p.answer(wire.ApprovalAnswer{ID: id, Allow: allow, Always: always, By: p.by})
+	if err != nil {
+		fmt.Fprintf(p.screen, "agentsh: %s\n", text.Visible(err.Error()))
+	}
+	p.hide()
+	p.show()
+}
+
+// deny answers no where that question is shown.
+func (p *Prompt) deny(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shown == id {
+		p.reply(false, false)
+	}
+}
+
+// gone answers no: the input has ended.
+func (p *Prompt) gone() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shown != "" {
+		p.reply(false, false)
+	}
+}
