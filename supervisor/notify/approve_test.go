@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -227,4 +229,46 @@ func TestAReloadIsSeenAsAWhole(t *testing.T) {
 	if got := s.out.String(); got != "old\nrefused\n" {
 		t.Errorf("printed %q", got)
 	}
+}
+
+// The thread of an engine can answer a call before Run has begun. The question waits for the
+// person like any other.
+func TestACallBeforeTheLoopRunsIsAsked(t *testing.T) {
+	testenv.Need(t, testenv.UserNotif)
+	known := func() *exec.Cmd { return exec.Command("/bin/echo", "asked") }
+	for range 2 { // then its program is known, and the thread of an engine evaluates it
+		s := &session{t: t, done: make(chan error, 1), traced: true}
+		s.start(Config{Rules: Rules{Evaluate: denying(), Prompt: true}}, CommandInfo{ID: "c1"}, known())
+		s.end()
+	}
+	s := &session{t: t, done: make(chan error, 1), traced: true}
+	cmd := known()
+	cmd.Stdout = &s.out
+	ended := s.trace(cmd, unix.SYS_EXECVE, unix.SYS_EXECVEAT)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	rules := asking("echo")
+	rules.Prompt = true
+	s.loop = New(Config{Engine: s.tracer, Emit: s.emit, Rules: rules, Approve: func(ctx context.Context, _ wire.Question) wire.Answer {
+		close(asked)
+		<-answer
+		return wire.Answer{Allow: ctx.Err() == nil, By: "x"}
+	}})
+	if err := errors.Join(s.loop.Register(s.prog.Cmd.Process.Pid, CommandInfo{ID: "c1"}), s.prog.Begin()); err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan struct{})
+	go func() {
+		s.tracer.Wait()
+		close(ended)
+		close(gone)
+	}()
+	select {
+	case <-asked:
+	case <-gone:
+		t.Fatalf("the command ended unasked: %+v", s.events)
+	}
+	go func() { s.done <- s.loop.Run(t.Context()) }()
+	close(answer)
+	s.end()
+	s.printed("asked\n")
 }

@@ -35,6 +35,7 @@ import (
 type Loop struct {
 	engine   engine.Engine
 	pool     pool
+	workers  sync.WaitGroup
 	tasks    *tasks
 	images   *images
 	record   *recorder
@@ -196,7 +197,7 @@ func New(cfg Config) *Loop {
 		engine: cfg.Engine,
 		images: newImages(),
 		record: &recorder{session: cfg.Session, emit: cfg.Emit, log: cfg.Log},
-		tasks:  &tasks{credentials: cfg.TraceAs, most: int64(bounds.Threads)},
+		tasks:  newTasks(cfg.TraceAs, bounds.Threads),
 		rules:  cfg.Rules,
 	}
 	approver := &approver{ask: cfg.Approve, tasks: l.tasks}
@@ -271,8 +272,10 @@ func (l *Loop) Marked(mark uint64) string { return l.images.marked(mark) }
 // Run answers calls until ctx ends or no task uses the filter any more. It closes the
 // engine.
 func (l *Loop) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = l.engine.Close() })
-	l.tasks.ctx = ctx
+	stop := context.AfterFunc(ctx, func() {
+		l.tasks.stop()
+		_ = l.engine.Close()
+	})
 	if runtime.GOMAXPROCS(0) == 1 {
 		// A worker that waits in the kernel has the only processor of the Go runtime. The
 		// runtime would have to watch it all the time to take that away.
@@ -282,18 +285,20 @@ func (l *Loop) Run(ctx context.Context) error {
 	watch, unwatch := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	watching.Go(func() { l.watch(watch) })
+	l.workers.Wait()
+	_ = l.engine.Close() // and waits for it: threads of an engine answer calls as well, and add tasks
 	l.tasks.running.Wait()
 	unwatch()
 	watching.Wait()
 	stop()
-	_ = l.engine.Close() // and waits for it: threads of an engine answer calls as well
+	l.tasks.stop()
 	l.images.parents.drop()
 	return l.pool.failure()
 }
 
 // spawn starts the thread of a worker. [Loop.Run] waits for it.
 func (l *Loop) spawn(w *worker) {
-	l.tasks.running.Go(func() {
+	l.workers.Go(func() {
 		if err := engine.OnThread(func() error { return l.run(w) }); l.pool.fail(err) {
 			l.record.log.Error("stopped answering notifications", "error", err)
 			_ = l.engine.Close() // a session must not go on with fewer workers

@@ -138,11 +138,18 @@ func (c *call) recovered(p any) {
 // tasks answers calls away from the workers: those that wait for a person, and execs
 // whose interpreter is followed.
 type tasks struct {
-	ctx         context.Context // of the loop; set by Run
-	running     sync.WaitGroup  // of the workers too
+	ctx         context.Context // of the loop: calls may come before Run
+	stop        context.CancelFunc
+	running     sync.WaitGroup
 	credentials *Credentials
 	most        int64 // threads
 	threads     atomic.Int64
+}
+
+func newTasks(credentials *Credentials, most int) *tasks {
+	t := &tasks{credentials: credentials, most: int64(most)}
+	t.ctx, t.stop = context.WithCancel(context.Background())
+	return t
 }
 
 // answer has f answer a call on another goroutine.
