@@ -12,6 +12,7 @@ import (
 	"agentsh/controller/harness"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
+	"agentsh/internal/project"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
@@ -73,4 +74,17 @@ func checkBackend(ctx context.Context, b sandbox.Backend, s sandbox.Spec) error 
 		return fail(ExitSandbox, hint, fmt.Errorf("backend %s: %w", b.Name(), err))
 	}
 	return nil
+}
+
+// operatorIdentity is what git has on this host for the user who starts a run.
+func operatorIdentity(lookup harness.Lookup, repo string) (wire.Identity, error) {
+	getenv := func(name string) string {
+		value, _ := lookup(name)
+		return value
+	}
+	home := getenv("HOME")
+	if repo, err := filepath.Abs(repo); err == nil && filepath.IsAbs(home) {
+		return project.Identity(home, repo, getenv)
+	}
+	return wire.Identity{}, nil
 }

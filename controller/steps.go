@@ -137,6 +137,9 @@ func (r *run) preflight(ctx context.Context) error {
 	if r.plan, err = r.plan.withSpec(r.program, r.checkout.dir, r.result.RunID, r.o.KeepSandbox); err != nil {
 		return err
 	}
+	if r.plan.spec.Identity, err = operatorIdentity(lookupIn(r.o.Environ), r.o.Repo); err != nil {
+		r.progress.warn("git has no identity in the sandbox: %s", err)
+	}
 	if err := r.openImage(ctx); err != nil {
 		return err
 	}

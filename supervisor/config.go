@@ -49,6 +49,8 @@ type OperatorConfig struct {
 	// CacheSeconds is how old names and attributes may be in directories that
 	// cannot be watched; 0: a second.
 	CacheSeconds int
+	// NoGitIdentity keeps the user's name and email from git in sessions.
+	NoGitIdentity bool
 	// Trash bounds what soft_delete keeps for all sessions of a user together.
 	Trash trash.Limits
 }
@@ -122,6 +124,9 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 		AsOwner:     operator.Container.Here,
 		Audit:       r.Audit,
 		Log:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if !operator.NoGitIdentity {
+		c.Environment.Identity = r.Boot.Identity
 	}
 	if c.Cwd == "" && len(r.Boot.Governed) > 0 {
 		c.Cwd = r.Boot.Governed[0].Path

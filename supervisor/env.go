@@ -30,7 +30,7 @@ const maxDropped = 100
 type environments struct {
 	session string                                    // its id
 	base    env.Environment                           // without the terminal
-	network []env.Var                                 // of the session's network
+	network []env.Var                                 // of the session's network and its files
 	config  map[string]string                         // env_inject of the operator
 	inject  func(map[string]string) map[string]string // with paths as commands see them
 	files   envFiles

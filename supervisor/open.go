@@ -140,6 +140,9 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	s.env = newEnvironments(s.cfg, s.ID(), s.confined, s.network.Variables(s.confined.Installed(layout.CABundle)))
+	if s.cfg.Environment.Identity != (wire.Identity{}) {
+		s.env.network = append(s.env.network, env.Var{Name: "GIT_CONFIG_SYSTEM", Value: s.confined.Installed(layout.GitConfig)})
+	}
 	if err := s.startLoop(); err != nil {
 		return s.confined.missing.Explain(err, s.confined.requested)
 	}
@@ -245,6 +248,9 @@ func (s *Session) startInit(ctx context.Context) error {
 		return err
 	}
 	files, err := networkFiles(s.network)
+	if err == nil {
+		files.GitConfig, err = s.cfg.Environment.Identity.GitConfig()
+	}
 	if err != nil {
 		return err
 	}

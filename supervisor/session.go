@@ -72,6 +72,9 @@ type Environment struct {
 	Dir    string            // directory of .env files, inside; empty: none
 	Home   string            // HOME of commands, inside
 	Path   string            // PATH of commands; programs are looked up there
+	// Identity is what git has as user.name and user.email, unless a repository or an
+	// environment has others.
+	Identity wire.Identity
 }
 
 // Network is the network of a session.

@@ -435,8 +435,26 @@ func (o *execOptions) bootstrapOf(p *plan) wire.Bootstrap {
 		boot.Path = p.tools.Of(p.operator.Path)
 	}
 	boot.EnvInject = maps.Clone(p.tools.Env)
+	boot.Identity = o.identity(p)
 	maps.DeleteFunc(boot.EnvInject, func(name, _ string) bool { _, set := p.operator.EnvInject[name]; return set })
 	return boot
+}
+
+// identity is what git has for the user who starts the session. The caller of a shim
+// counts by the user database alone. Where commands could write to the home there is none.
+func (o *execOptions) identity(p *plan) wire.Identity {
+	home, getenv := project.Home(), os.Getenv
+	if o.shim {
+		home, getenv = project.HomeOf(os.Geteuid()), nil
+	}
+	if home == "" || p.operator.NoGitIdentity || project.UsersTrust().HomeOpened() {
+		return wire.Identity{}
+	}
+	id, err := project.Identity(home, p.workspace, getenv)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "agentsh: note: git has no identity in this session:", err)
+	}
+	return id
 }
 
 // fallbacks are the mechanisms of the flag --degraded.

@@ -53,6 +53,9 @@ type Spec struct {
 	// Image is the directory of the root file system that commands see; empty: that
 	// of this machine. A backend never changes it.
 	Image string
+	// Identity is what git has in the sandbox, unless the repository or the environment
+	// has others.
+	Identity wire.Identity
 	// Credentials replace their placeholders in requests that leave the sandbox. A
 	// backend that cannot do this rejects them in Check.
 	Credentials []wire.Credential

@@ -15,6 +15,7 @@ const (
 	Program       = Library + "/agentsh"         // the supervisor, also where a sandbox shows it
 	StartupScript = Library + "/bash_startup.sh" // the usual value of BASH_ENV
 	CABundle      = Library + "/ca-bundle.pem"   // inside a session only: the authorities it trusts
+	GitConfig     = Library + "/gitconfig"       // inside a session only: git's settings of the system, and the operator's identity
 	Refusals      = Library + "/refusals"        // inside a session with Program only: what no tool call was told
 	Config        = "/etc/agentsh/config.yaml"   // the operator's configuration
 	Policies      = "/etc/agentsh/policies"      // the policies of the packages

@@ -1,7 +1,8 @@
 // Package project finds what a command line does not name: the project around a
-// directory, the policy of its commands, and the programs that the user has installed
-// in the own home.
+// directory, the policy of its commands, and what the user has in the own home: programs,
+// and the identity for git.
 //
 // root.go finds the project, find.go the policy. trust.go records which policies of
-// projects the user trusts. tools.go finds the programs.
+// projects the user trusts. tools.go finds the programs, identity.go the user's name and
+// email for git.
 package project

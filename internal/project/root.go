@@ -85,10 +85,19 @@ func Homes() []string {
 	if home := Home(); home != "" {
 		out = append(out, home)
 	}
-	if u, err := user.LookupId(strconv.Itoa(os.Geteuid())); err == nil && filepath.IsAbs(u.HomeDir) && filepath.Clean(u.HomeDir) != "/" {
-		out = append(out, filepath.Clean(u.HomeDir))
+	if home := HomeOf(os.Geteuid()); home != "" {
+		out = append(out, home)
 	}
 	return out
+}
+
+// HomeOf returns the home of a user in the user database; empty: it has none.
+func HomeOf(uid int) string {
+	u, err := user.LookupId(strconv.Itoa(uid))
+	if err != nil || !filepath.IsAbs(u.HomeDir) || filepath.Clean(u.HomeDir) == "/" {
+		return ""
+	}
+	return filepath.Clean(u.HomeDir)
 }
 
 // Session returns the session whose command runs this program; empty: none. It makes

@@ -63,6 +63,7 @@ type Bootstrap struct {
 	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends after this time; 0: when its controller ends
 	Origin          Origin            `json:"origin,omitzero"`       // where the policy came from
 	Keep            *Keep             `json:"keep,omitempty"`        // nil: the session ends when its controller ends
+	Identity        Identity          `json:"identity,omitzero"`     // of the operator, for git
 }
 
 // Origin is what a command line said about the policy of its session.

@@ -91,6 +91,10 @@ func (r *configReader) configuration(root *strictyaml.Node, c *supervisor.Operat
 				"user":       r.text(&c.User),
 				"path":       r.text(&c.Path),
 				"workspace":  r.directory(&c.Workspace),
+				"git_identity": func(n *strictyaml.Node) {
+					passed, ok := r.Bool(n)
+					c.NoGitIdentity = ok && !passed
+				},
 				"cache_seconds": func(n *strictyaml.Node) {
 					r.count(n, 600, func(seconds int64) { c.CacheSeconds = int(seconds) })
 				},

@@ -24,6 +24,8 @@ func TestConfigIsReadStrictly(t *testing.T) {
 		{"any in a list", "degraded: [any]\n", nil},
 		{"a word that is no list", "degraded: landlock\n", []string{"c.yaml:1:11: degraded must be a list of names"}},
 		{"how old what is seen may be", "sandbox: {cache_seconds: 2}\n", nil},
+		{"no identity for git", "sandbox: {git_identity: false}\n", nil},
+		{"an identity that is no truth value", "sandbox: {git_identity: day}\n", []string{`c.yaml:1:25: `}},
 		{"a time that is too long", "sandbox: {cache_seconds: 601}\n", []string{`c.yaml:1:26: "601" is no number from 1 to 600`}},
 		{"limits of the trash", "trash: {max_size_mb: 100, max_files: 1000}\n", nil},
 		{"a trash without room", "trash: {max_size_mb: 0, max_files: many, age: 1}\n",

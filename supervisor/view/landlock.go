@@ -183,11 +183,12 @@ func (c *landlockOnly) Evaluate(p *policy.Policy) func(policy.Request) (policy.D
 // Installed returns a path in the state directory, because nothing is mounted.
 func (c *landlockOnly) Installed(name string) string { return filepath.Join(c.State, name) }
 
-// Inject replaces the path of the startup script: it lies in the state directory.
+// Inject replaces the paths of the startup script and of the settings of git: they lie in
+// the state directory.
 func (c *landlockOnly) Inject(vars map[string]string) map[string]string {
 	out := maps.Clone(vars)
 	for key, value := range out {
-		if value == layout.StartupScript {
+		if value == layout.StartupScript || value == layout.GitConfig {
 			out[key] = c.Installed(value)
 		}
 	}

@@ -163,8 +163,8 @@ func (f sessionFiles) startupMount() launch.Mount {
 	}
 }
 
-// writeStartup writes what startupMount shows: the script, the certificates, and
-// an empty file over which this program is mounted.
+// writeStartup writes what startupMount shows: the script, the settings of git, the
+// certificates, and an empty file over which this program is mounted.
 func (f sessionFiles) writeStartup() error {
 	dir := startupFiles(f.State)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -177,6 +177,9 @@ func (f sessionFiles) writeStartup() error {
 		return nil
 	}
 	if err := write("startup script", layout.StartupScript, []byte(agentsh.BashStartup)); err != nil {
+		return err
+	}
+	if err := write("settings of git", layout.GitConfig, f.files.GitConfig); err != nil {
 		return err
 	}
 	if f.Program {

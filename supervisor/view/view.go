@@ -92,6 +92,7 @@ type Missing struct {
 type Files struct {
 	Resolver     []byte // text of resolv.conf(5); nil: the machine's
 	Certificates []byte // trusted certificates, PEM; nil: none
+	GitConfig    []byte // git's settings of the system, at [layout.GitConfig]
 }
 
 // New returns the confinement of a session: by namespaces, or by Landlock alone

@@ -177,7 +177,7 @@ func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 		Governed: []wire.Governed{{Backing: b.dir.tree(), Path: Root}},
 		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.dir.auditLog(), StoreDir: b.dir.storeDir(),
 		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic, Credentials: s.Credentials, Program: s.Program,
-		Degraded: s.Degraded, Require: s.Require,
+		Degraded: s.Degraded, Require: s.Require, Identity: s.Identity,
 	}
 }
 
