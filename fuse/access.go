@@ -256,9 +256,19 @@ func parentPath(path string) string {
 	return "/"
 }
 
-// unlisted reports whether a listing omits the name because a rule denies its
-// attributes.
-func (v verdict) unlisted() bool { return v.dec.Effect == policy.Deny }
+// unlisted reports whether a listing omits a name. v is the verdict on its attributes.
+// That is so where they are denied, and where a rule denies reading and listing: tar, cp -r
+// and git add open all that is listed, and fail where they may not. stat still shows it.
+func (a *access) unlisted(v verdict) bool {
+	if v.dec.Effect == policy.Deny {
+		return true
+	}
+	denied := func(op policy.FileOp) bool {
+		d := a.decide(query{op, v.rel}).dec
+		return d.Effect == policy.Deny && d.Rule != nil
+	}
+	return denied(policy.OpRead) && denied(policy.OpList)
+}
 
 // product returns a query for every operation on every path.
 func product(paths []string, ops ...policy.FileOp) []query {

@@ -144,8 +144,8 @@ func (o *directories) list(l listing, off uint64, out *gofuse.DirEntryList) erro
 	}
 }
 
-// listEntry adds one entry and reports whether there may be room for more. It omits an
-// entry whose attributes a rule denies. It lists an entry by name alone if every stat
+// listEntry adds one entry and reports whether there may be room for more. It omits those
+// that are [access.unlisted]. It lists an entry by name alone if every stat
 // of it needs an event or an approval.
 func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEntryList) bool {
 	dots := e.Name == "." || e.Name == ".."
@@ -153,7 +153,7 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 	if !dots {
 		v = o.access.decide(query{policy.OpStat, tree.Join(l.rel, e.Name)})
 	}
-	if v.unlisted() {
+	if !dots && o.access.unlisted(v) {
 		return true
 	}
 	if !l.plus {

@@ -175,3 +175,36 @@ func TestListedNamesCanBeLookedUp(t *testing.T) {
 		t.Errorf("exclusive open of what is there: %d, %v, want EEXIST", fd, err)
 	}
 }
+
+// TestADeniedFileMayBeLookedAtAndIsNotListed: tar, cp -r and git add open what is listed.
+func TestADeniedFileMayBeLookedAtAndIsNotListed(t *testing.T) {
+	s := start(t, options{policy: `
+file_rules:
+  - {name: there, paths: ["WS/**/.env", "WS/**/keys/**", "WS/seen"], operations: [stat], decision: allow}
+  - {name: secret, paths: ["WS/**/.env", "WS/**/keys/**"], operations: ["*"], decision: deny}
+  - {name: closed, paths: ["WS/closed"], operations: [read], decision: deny}
+  - {name: rest, paths: ["WS/**"], operations: ["*"], decision: allow}
+`})
+	s.seed(map[string]string{".env": "S=1", "a": "x", "d/.env": "S=1", "d/keys/k": "x", "d/b": "x", "closed": "x", "seen": "x"})
+	listed := func(rel string) string {
+		entries, err := os.ReadDir(s.path(rel))
+		must(t, err)
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return strings.Join(names, " ")
+	}
+	for range 2 {
+		if a, b := listed(""), listed("d"); a != "a closed d seen" || b != "b" {
+			t.Fatalf("listed: %q and %q", a, b)
+		}
+		if info, err := os.Stat(s.path(".env")); err != nil || info.Size() != 3 {
+			t.Errorf("stat: %v, %v", info, err)
+		}
+		if _, err := os.ReadFile(s.path("d/.env")); !errors.Is(err, unix.EACCES) {
+			t.Errorf("reading: %v", err)
+		}
+	}
+	inside(s, `t=$(mktemp -d); cd d; tar cf $t/x.tar .; cp -r . $t/copy; rm -r $t`)
+}

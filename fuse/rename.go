@@ -115,7 +115,8 @@ func (o *renamer) forgetListings(rel string) {
 		v := o.access.rules.now().policy.Tree(o.files.inside(rel), op)
 		return v.Uniform && v.Effect == policy.Allow
 	}
-	if whole(policy.OpStat) && (!o.noOpenDir || whole(policy.OpList)) {
+	lists := whole(policy.OpList)
+	if whole(policy.OpStat) && (lists || !o.noOpenDir && whole(policy.OpRead)) {
 		return
 	}
 	n, unknown := o.tree.Walk(rel)
