@@ -11,7 +11,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all alike learn services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents soak
+.PHONY: all alike learn ordinary ordinary-check services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places kernels arm64 suites suites-smoke clean
 
 all: build
@@ -36,7 +36,7 @@ check: lint race cross ## all checks for a change: about 10 minutes
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unused code
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/arm64/*.sh test/kernels/*.sh test/places/*.sh test/agents/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/arm64/*.sh test/kernels/*.sh test/places/*.sh test/agents/*.sh test/ordinary/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 tidy:
@@ -83,6 +83,15 @@ alike: deps-check ## 1,000 programs as explain, replay and test find them, and a
 services: deps-check ## databases of the machine, reached from sessions by a rule for localhost: a minute
 	packaging/deps.sh services
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_SERVICES=1 $(GO) test -count=1 -v -run TestDatabasesOfTheMachine ./supervisor
+
+# Git, shell, Python, Node, Go, Rust, Java, C and Ruby: test/ordinary/rows.tsv.
+ordinary: build ## usual commands of eight stacks under agent-sandbox as natively, as root and as a user: 3 minutes
+	packaging/deps.sh ordinary
+	$(AS_ROOT) test/ordinary/run.sh
+
+ordinary-check: build ## ordinary, in sessions of root alone
+	packaging/deps.sh ordinary
+	$(AS_ROOT) env USERS=root test/ordinary/run.sh
 
 # Record, learn and run again: eight stacks, each under six of the shipped policies.
 learn: deps-check ## policies learned from eight stacks under six policies: 5 minutes

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a set of make targets needs: build, check, packages, bench,
-# places, places-examples, places-arm64, browser, coherence, learn, services, suites.
+# places, places-examples, places-arm64, browser, coherence, learn, ordinary, services, suites.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -55,6 +55,13 @@ for set in "$@"; do
 		want rustc # sessions see no ~/.cargo
 		tool javac default-jdk-headless
 		;;
+	ordinary)
+		want rustc # sessions see no ~/.cargo
+		for p in make gcc python3 python3-venv rsync patch jq shellcheck sqlite3 ruby rake; do want "$p"; done
+		tool node nodejs
+		tool npm npm
+		tool javac default-jdk-headless
+		;;
 	services) for p in postgresql redis-server redis-tools; do want "$p"; done ;;
 	browser)
 		tool chromium chromium
@@ -66,7 +73,7 @@ for set in "$@"; do
 		tool chromium chromium
 		;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-examples, places-arm64, browser, coherence, learn, services or suites" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-examples, places-arm64, browser, coherence, learn, ordinary, services or suites" >&2
 		exit 2
 		;;
 	esac
