@@ -322,19 +322,17 @@ func (w *writer) mark(pid int) (mark uint64, known bool) {
 	return mark, known
 }
 
-// editsAtOnce bounds the events about edits within a second. Further ones are counted.
-const editsAtOnce = 64
-
-// tellEdits writes the edits of one second into the change record and the event stream.
-func (m *mount) tellEdits(list []follow.Edit, more int) {
+// tellEdits writes edits into the change record, and events of the first into the event
+// stream.
+func (m *mount) tellEdits(list []follow.Edit, events, more int) {
 	for i, e := range list {
 		m.files.record.HostChanged(e.Path, e.Existed)
-		if i < editsAtOnce {
+		if i < events {
 			m.access.reporter.host(wire.Event{Path: shown(m.files.inside(e.Path)), Op: editOps(e.Op), Count: e.Count})
 		}
 	}
-	if rest := max(len(list)-editsAtOnce, 0) + more; rest > 0 {
-		m.access.reporter.host(wire.Event{Path: shown(m.files.path), Count: rest, Message: "(on further paths)"})
+	if more > 0 {
+		m.access.reporter.host(wire.Event{Path: shown(m.files.path), Count: more, Message: "(on further paths)"})
 	}
 }
 

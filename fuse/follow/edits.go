@@ -22,11 +22,12 @@ type Edit struct {
 // leaves out what the session itself wrote in another way than through its server. All
 // methods may be called on nil.
 type Edits struct {
-	tell func(list []Edit, more int)
+	tell func(list []Edit, events, more int)
 
 	mu      sync.Mutex
 	pending map[string]*Edit
-	more    int // changes of paths that did not fit
+	told    int // events of this window
+	more    int // changes of this window that get no event of their own
 	timer   bool
 	known   map[string]time.Time // paths that the supervisor wrote, with everything below
 	direct  map[string]time.Time // files that commands wrote past the server
@@ -38,11 +39,13 @@ const (
 	ownWindow  = 2 * time.Second // after a write of the session its events may still arrive
 	maxEdits   = 16 << 10
 	maxKnown   = 4 << 10
+	maxEvents  = 64 // in a window, whoever flushes it
 )
 
 // NewEdits returns an empty collection. tell is called from a goroutine of its own, or by
-// Flush. more counts the changes of further paths.
-func NewEdits(tell func(list []Edit, more int)) *Edits {
+// Flush. The first changes of list, events of them, get an event each. more counts those of
+// a second that get none; it is not 0 once a second at most.
+func NewEdits(tell func(list []Edit, events, more int)) *Edits {
 	return &Edits{tell: tell, pending: map[string]*Edit{}, known: map[string]time.Time{}, direct: map[string]time.Time{}}
 }
 
@@ -58,7 +61,7 @@ func (s *Edits) Note(e Edit) {
 	}
 	if !s.timer {
 		s.timer = true
-		time.AfterFunc(editWindow, s.Flush)
+		time.AfterFunc(editWindow, func() { s.flush(true) })
 	}
 	if have := s.pending[e.Path]; have != nil {
 		have.Op |= e.Op
@@ -141,21 +144,30 @@ func (s *Edits) isKnown(path string) bool {
 	}
 }
 
-// Flush reports what was collected.
+// Flush reports what was collected. The rest of its second has the same bound of events.
 func (s *Edits) Flush() {
-	if s == nil {
-		return
+	if s != nil {
+		s.flush(false)
 	}
+}
+
+// flush reports what was collected. ends says that the window is over.
+func (s *Edits) flush(ends bool) {
 	s.mu.Lock()
-	pending, more := s.pending, s.more
-	s.pending, s.more, s.timer = map[string]*Edit{}, 0, false
-	s.mu.Unlock()
-	if len(pending) == 0 {
-		return
-	}
-	list := make([]Edit, 0, len(pending))
-	for _, e := range pending {
+	list := make([]Edit, 0, len(s.pending))
+	for _, e := range s.pending {
 		list = append(list, *e)
 	}
-	s.tell(list, more)
+	s.pending = map[string]*Edit{}
+	events, more := min(len(list), maxEvents-s.told), 0
+	s.told += events
+	s.more += len(list) - events
+	if ends {
+		more = s.more
+		s.told, s.more, s.timer = 0, 0, false
+	}
+	s.mu.Unlock()
+	if len(list) > 0 || more > 0 {
+		s.tell(list, events, more)
+	}
 }

@@ -313,3 +313,41 @@ func TestAnEighthIsReleasedAtTheKernelsLimit(t *testing.T) {
 	s.wait("the late directory", s.seen(late, "file"))
 	t.Log("room was made")
 }
+
+// Whoever asks for the edits in between, a second has a bounded number of events, and one
+// that counts the rest.
+func TestEventsOfEditsAreBoundedWhoeverFlushes(t *testing.T) {
+	var told, events, counted, counts int
+	s := NewEdits(func(list []Edit, first, more int) {
+		told += len(list)
+		events += first
+		counted += more
+		if more > 0 {
+			counts++
+		}
+	})
+	s.timer = true // the test ends the window
+	note := func(n int) {
+		for range n {
+			s.Note(Edit{Path: fmt.Sprint(told, " ", len(s.pending))})
+		}
+	}
+	for range 5 {
+		note(30)
+		s.Flush()
+	}
+	if told != 150 || events != maxEvents || counts != 0 {
+		t.Errorf("%d told, %d events, %d counts before the end of the window", told, events, counts)
+	}
+	note(10)
+	s.flush(true)
+	s.flush(true)
+	if told != 160 || events != maxEvents || counted != 160-maxEvents || counts != 1 {
+		t.Errorf("%d told, %d events, %d counted by %d", told, events, counted, counts)
+	}
+	note(10)
+	s.Flush()
+	if events != maxEvents+10 {
+		t.Errorf("%d events in the next window", events-maxEvents)
+	}
+}
