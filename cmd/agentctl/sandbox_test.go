@@ -172,8 +172,10 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	})
 
 	follow := p.command("sandbox", "logs", id, "--follow")
-	var followed bytes.Buffer
-	follow.Stdout = &followed
+	following := make(chan struct{}, 2)
+	began := func() { following <- struct{}{} }
+	followed := &watcher{want: []byte("agent at work"), found: began}
+	follow.Stdout = followed
 	if err := follow.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -181,10 +183,17 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 		t.Errorf("the events so far: exit code %d, %q %s", code, out, errs)
 	}
 	events := p.command("sandbox", "logs", id, "--events", "-f")
-	var seen bytes.Buffer
-	events.Stdout = &seen
+	seen := &watcher{want: []byte(`"seq":1,`), found: began}
+	events.Stdout = seen
 	if err := events.Start(); err != nil {
 		t.Fatal(err)
+	}
+	for range cap(following) { // the run must not end before they see it
+		select {
+		case <-following:
+		case <-time.After(time.Minute):
+			t.Fatal("a command that follows the logs of the run printed nothing for a minute")
+		}
 	}
 	if _, errs, code := p.try("", "sandbox", "exec", id, "--", "touch", "/sandbox/workspace/go"); code != 0 {
 		t.Fatalf("touch: %s", errs)
@@ -197,10 +206,10 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if followed.String() != "agent at work\nagent stops\n" {
-		t.Errorf("followed: %q", followed.String())
+	if got := followed.all.String(); got != "agent at work\nagent stops\n" {
+		t.Errorf("followed: %q", got)
 	}
-	p.recorded(t, id, seen.Bytes())
+	p.recorded(t, id, seen.all.Bytes())
 }
 
 // copies copies files out of a sandbox and into it.
