@@ -85,7 +85,7 @@ services: deps-check ## databases of the machine, reached from sessions by a rul
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_SERVICES=1 $(GO) test -count=1 -v -run TestDatabasesOfTheMachine ./supervisor
 
 # Git, shell, Python, Node, Go, Rust, Java, C and Ruby: test/ordinary/rows.tsv.
-ordinary: build ## usual commands of eight stacks under agent-sandbox as natively, as root and as a user: 3 minutes
+ordinary: build ## usual commands of eight stacks under agent-sandbox as natively, as root and as a user: 6 minutes
 	packaging/deps.sh ordinary
 	$(AS_ROOT) test/ordinary/run.sh
 
