@@ -1,7 +1,8 @@
 #!/bin/bash
-# Every bash that reads BASH_ENV disables some builtins: those that replace programs
-# which the policy decides on, and those that change the umask or a limit. Functions
-# replace the harmless uses: command, and umask and ulimit without a new value.
+# Every bash that reads BASH_ENV disables the builtins that replace programs which the
+# policy decides on. A function replaces the harmless uses of command. Functions hide the
+# builtins umask and ulimit, and set only what takes rights away. Nothing else can change
+# the umask and the limits of this shell everywhere, so these two stay enabled.
 # Closing stderr silences bash -x. The call of the last function restores $_.
 {
 # command looks up names with type, and runs programs and builtins instead of
@@ -11,6 +12,7 @@ command() {
 	case ${__agentsh[0]} in
 	[vV]) __agentsh_describe "$@" ;;
 	run) "$@" ;;
+	own) "__agentsh_$1" "${@:2}" ;;
 	global) "$1" -g "${@:2}" ;;
 	file) (exec -a "$1" -- "${__agentsh[2]}" "${@:2}") ;;
 	hidden) # a function has the name of the builtin
@@ -42,7 +44,8 @@ __agentsh_plan() {
 	case $described,${1-} in
 	?*,*) __agentsh=("${described: -1}" "$n" "$path"); return 0 ;;
 	,declare | ,typeset) [[ ${FUNCNAME[2]-main} == @(main|source) ]] && __agentsh=(global "$n") || __agentsh=(frame "$n"); return 0 ;;
-	,command | ,umask | ,ulimit) __agentsh=(run "$n"); return 0 ;;
+	,command) __agentsh=(run "$n"); return 0 ;;
+	,umask | ,ulimit) __agentsh=(own "$n"); return 0 ;;
 	,exec) [[ $# -gt 1 ]] || { __agentsh=(frame "$n"); return 0; } ;;
 	,local | ,return | ,break | ,continue | ,shift) __agentsh=(frame "$n"); return 0 ;;
 	esac
@@ -87,19 +90,58 @@ __agentsh_fail() {
 	echo "${BASH_SOURCE[i + 1]:-$0}: line ${BASH_LINENO[i]}: $1" >&2
 	return "$2"
 }
-# A bash -p prints umask and ulimit. It inherits the values of this shell and does
-# not read BASH_ENV. A change would affect only itself.
-umask() { __agentsh_query umask '^-[A-Za-z]*$' "$@"; }
-ulimit() { __agentsh_query ulimit '^-[HSa]*[A-Za-z]?$' "$@"; }
-__agentsh_query() {
-	local arg query=$2
-	for arg in "${@:3}"; do
-		[[ $arg =~ $query ]] && continue
-		echo "agentsh: $1: it cannot be changed here; without a value it is printed" >&2
+umask() { { local -; set +xET; } 2>/dev/null; __agentsh_umask "$@" || return; }
+ulimit() { { local -; set +xET; } 2>/dev/null; __agentsh_ulimit "$@" || return; }
+# __agentsh_umask keeps the bits of 022, with which a session starts.
+__agentsh_umask() {
+	{ local - old new; set +exET; } 2>/dev/null
+	old=$(unset -f umask && umask)
+	new=$(unset -f umask && umask "$@" >/dev/null 2>&1 && umask) || { __agentsh_inherited umask "$@"; return; }
+	if ((8#$old & ~8#$new & 8#022)); then
+		echo "agentsh: umask: $new lets group or others write new files: keep the bits of 022, as 022, 027 and 077 do" >&2
 		return 1
-	done
-	"$BASH" -p -c "$1"' "$@"' "$0" "${@:3}"
+	fi
+	__agentsh_uncovered umask umask "$@"
 }
-__agentsh_startup() { enable -n kill ulimit umask builtin command enable || :; unset -f __agentsh_startup; }
+# __agentsh_ulimit lowers the hard limit together with the soft one, so the kernel keeps
+# it low. The array values has the soft limits before and after.
+__agentsh_ulimit() {
+	{ local - IFS=$' \t\n' values letters=({c,d,e,f,i,l,m,n,q,r,s,t,u,v,x}); set +exET; } 2>/dev/null
+	__agentsh_inherited ulimit "$@" || return
+	[[ $* =~ ^(-[HSa]*[A-Za-z]?( |$))*$ ]] && return # it asks
+	# shellcheck disable=SC2207 # words
+	values=($(unset -f ulimit && __agentsh_soft && ulimit "$@" >/dev/null && __agentsh_soft)) || return
+	__agentsh_uncovered ulimit __agentsh_lower "$@"
+}
+__agentsh_soft() {
+	local i
+	for i in "${letters[@]}"; do ulimit "-S$i"; done
+}
+__agentsh_lower() {
+	local i old new
+	ulimit "$@" >/dev/null || return
+	for i in "${!letters[@]}"; do
+		old=${values[i]} new=${values[i + ${#letters[@]}]}
+		[[ $new == unlimited || $old != unlimited && $new -ge $old ]] || ulimit "-H${letters[i]}" "$new" || return
+	done
+}
+# __agentsh_inherited prints what a builtin prints. A bash -p inherits the values of this
+# shell, does not read BASH_ENV, and names the script in errors.
+__agentsh_inherited() {
+	local posix=+o
+	[[ -o posix ]] && posix=-o
+	"$BASH" -p $posix posix -c "$1"' "$@"' "$0" "${@:2}"
+}
+# __agentsh_uncovered NAME COMMAND... runs a command without the function NAME.
+__agentsh_uncovered() {
+	local saved status
+	saved=$(declare -pf -- "$1")
+	unset -f "$1" || return
+	"${@:2}"
+	status=$?
+	eval "$saved"
+	return "$status"
+}
+__agentsh_startup() { enable -n kill builtin command enable || :; unset -f __agentsh_startup; }
 __agentsh_startup "${_-}"
 } 2>&-

@@ -24,18 +24,20 @@ func TestBuiltinsCannotBeReached(t *testing.T) {
 		{"command -v enable builtin", "enable\nbuiltin\n", ""},
 		{"PATH=/nowhere; kill -0 $$ && echo reached", "reached\n", ""},
 		{"PATH=/nowhere; command kill -0 $$ && echo reached", "reached\n", ""},
-		{"ulimit -Sn 77" + limit, "limit 77\n", "limit 99\n"},
-		{"ulimit -Sn77" + limit, "limit 77\n", "limit 99\n"},
-		{"command ulimit -S -n 77" + limit, "limit 77\n", "limit 99\n"},
-		{"unset -f ulimit; ulimit -Sn 77" + limit, "limit 77\n", "limit 99\n"},
-		{"umask 077" + mask, "umask 0077\n", "umask 0022\n"},
-		{"umask g=" + mask, "umask 0072\n", "umask 0022\n"},
-		{"umask -- 077" + mask, "umask 0077\n", "umask 0022\n"},
-		{"command umask 077" + mask, "umask 0077\n", "umask 0022\n"},
-		{"unset -f umask; umask 077" + mask, "umask 0077\n", "umask 0022\n"},
+		{"ulimit -Sn 100" + limit, "limit 100\n", "limit 100\n"},
+		{"ulimit -Sn 77; ulimit -Sn 99" + limit, "limit 99\n", "limit 77\n"},
+		{"ulimit -Sn77; ulimit -n hard" + limit, "limit 120\n", "limit 77\n"},
+		{"command ulimit -S -n 77; bash -c 'ulimit -n 99; ulimit -n'", "99\n", "77\n"},
+		{"umask 000" + mask, "umask 0000\n", "umask 0022\n"},
+		{"umask 002" + mask, "umask 0002\n", "umask 0022\n"},
+		{"umask g+w" + mask, "umask 0002\n", "umask 0022\n"},
+		{"umask -- 020" + mask, "umask 0020\n", "umask 0022\n"},
+		{"command umask -S a=rwx >/dev/null" + mask, "umask 0000\n", "umask 0022\n"},
+		{"umask() { command umask \"$@\"; }; umask 070" + mask, "umask 0070\n", "umask 0022\n"},
+		{"umask 077; umask 022; umask 000" + mask, "umask 0000\n", "umask 0022\n"},
 	}
 	for _, tt := range tests {
-		words := []string{"bash", "-pc", `ulimit -Sn 99; umask 022; exec bash -c "$1" 2>/dev/null`, "bash", tt.script + "; exit 0"}
+		words := []string{"bash", "-pc", `ulimit -n 120; ulimit -Sn 99; umask 022; exec bash -c "$1" 2>/dev/null`, "bash", tt.script + "; exit 0"}
 		if got, _ := shell(t, nil, nil, words...); got != tt.native {
 			t.Errorf("%s: %q without the script, want %q: the test proves nothing", tt.script, got, tt.native)
 		}
@@ -110,6 +112,20 @@ var asBuiltin = []string{
 	`command command -v ls; command umask; command ulimit -n`,
 	`umask; umask -S; umask -p; umask -pS; umask -z`,
 	`(umask); x=$(umask); echo $x`,
+	`umask 077; umask; umask 022; umask; umask u=rwx,g=rx,o=; umask -S; sh -c umask`,
+	`(umask 077 && mktemp -d | xargs stat -c %a; umask); umask; x=$(umask 027; umask); echo $x`,
+	`umask -S 077; umask -p 027; umask g-x; umask; umask 9; umask a+; umask 022 077; umask`,
+	`set -eu; umask 077; umask; f() { umask 027; }; f; umask; trap 'echo bye' EXIT; umask -z; echo not here`,
+	`umask 077 && : >new && stat -c %a new; umask() { command umask 027; }; umask; command umask; declare -f umask`,
+	`trap 'echo ERR' ERR; set -E; umask 077; umask 9; umask`,
+	`ulimit -n 64; ulimit -n; ulimit -Hn; sh -c 'ulimit -n'; ulimit -n 65`,
+	`ulimit -c 0; ulimit -c -Hc; ulimit -c 0 -s 1000 -t 100; ulimit -s -t; ulimit -n20; ulimit -n`,
+	`(ulimit -n 30 && ulimit -n); ulimit -Hs; x=$(ulimit -v 1000000; ulimit -v); echo $x; ulimit -v`,
+	`ulimit -Hn 50; ulimit -Sn 20; ulimit -n; ulimit 100; ulimit; ulimit -n soft; ulimit -Hn; ulimit -n unlimited`,
+	`ulimit -n x; ulimit -Q; ulimit -n 5 6; ulimit -Sn 9999999; echo $?; ulimit -Hn 40 -c 0; ulimit -Hn -c`,
+	`ulimit -c 10 2>&1; IFS=0; ulimit -s 1000; ulimit -s; IFS=; ulimit -n 40; ulimit -n; (ulimit -n 20; ulimit -n); ulimit -S -c 5 -v; ulimit -c`,
+	`set -eu; ulimit -n 64 | cat; ulimit -c 0; ulimit -c; ulimit -n x; echo not here`,
+	`set -o posix; ulimit -c 10; ulimit -c; ulimit -f 10; ulimit -f; umask 077; umask`,
 	`ulimit; ulimit -n; ulimit -a; ulimit -Hn; ulimit -Sn; ulimit -aH; ulimit -c -n`,
 }
 
@@ -132,8 +148,7 @@ func TestCommandUmaskAndUlimitAnswerAsTheBuiltins(t *testing.T) {
 // TestUnsupportedBuiltinsAreReported holds what a person reads who tries.
 func TestUnsupportedBuiltinsAreReported(t *testing.T) {
 	for script, want := range map[string]string{
-		"umask 077":                   "agentsh: umask: it cannot be changed here; without a value it is printed\n",
-		"ulimit -n 5":                 "agentsh: ulimit: it cannot be changed here; without a value it is printed\n",
+		"umask 002":                   "agentsh: umask: 0002 lets group or others write new files: keep the bits of 022, as 022, 027 and 077 do\n",
 		"f() { command local x; }; f": "command: local: write it without command here\n",
 		"command exec 3>&1":           "command: exec: write it without command here\n",
 	} {

@@ -56,13 +56,17 @@ func TestStartupTurnsTheBuiltinsOff(t *testing.T) {
 	}
 }
 
+// functions are those that the script defines.
+const functions = `command umask ulimit __agentsh_plan __agentsh_describe __agentsh_fail
+	__agentsh_umask __agentsh_ulimit __agentsh_soft __agentsh_lower __agentsh_inherited __agentsh_uncovered`
+
 func TestStartupPrintsNothingAndChangesNothingElse(t *testing.T) {
 	report := `printf '%s|%s|%s\n' "$?" "$-" "$_"; set -o; shopt; declare -F; unset BASH_ENV BASHPID SECONDS EPOCHSECONDS EPOCHREALTIME RANDOM SRANDOM; declare -p; trap`
 	for _, flags := range []string{"-c", "-xc", "-ec", "-uc", "-euc", "-Tc", "-euxo pipefail -c"} {
 		words := append(append([]string{"bash"}, strings.Fields(flags)...), report)
 		plain, plainErr := shell(t, nil, []string{"BASH_ENV=/dev/null"}, words...)
 		got, gotErr := shell(t, nil, []string{"BASH_ENV=" + startup(t)}, words...)
-		for _, name := range []string{"command", "umask", "ulimit", "__agentsh_plan", "__agentsh_describe", "__agentsh_fail", "__agentsh_query"} {
+		for _, name := range strings.Fields(functions) {
 			got = strings.Replace(got, "declare -f "+name+"\n", "", 1)
 		}
 		if got != plain {

@@ -94,7 +94,7 @@ var groupTable = []group{
 		nil, "", nil},
 	{"env_inject, nested", BySupervisor, "an execve without it gets it before its first instruction",
 		[]string{"engine", "ptrace", "proc_mem"}, "env_nested", nil},
-	{"builtins of shells", Advisory, "bash turns off kill, ulimit and umask where it reads BASH_ENV; the groups above restrict what they do",
+	{"builtins of shells", Advisory, "bash with BASH_ENV turns off kill and guards umask and ulimit; the groups above restrict what they do",
 		nil, "", nil},
 }
 
