@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/supervisor"
@@ -60,7 +61,7 @@ The exit status is 0 when a session can be opened here, 1 when not.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	f.StringSliceVar(&o.degraded, "degraded", nil, "as 'agentsh exec --degraded' would: without the mechanisms `NAME,...`")
-	f.StringVarP(&o.policy, "policy", "p", "", "also open a session under the policy `FILE`, with the current directory as workspace")
+	discovery.PolicyFlag(f, &o.policy, "also open a session under the policy `FILE`, with the current directory as workspace")
 	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	return cmd
 }

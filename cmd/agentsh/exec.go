@@ -107,7 +107,7 @@ In a running session denials list everything that was refused in it meanwhile.`,
 
 // sessionFlags are the flags that make a session.
 func (o *execOptions) sessionFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.policy, "policy", "p", "", "policy `FILE` (default: the project's, the user's, the configuration's)")
+	discovery.PolicyFlag(f, &o.policy, "policy `FILE` (default: the project's, the user's, the configuration's)")
 	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	f.StringVarP(&o.workspace, "workspace", "w", "",
 		"`DIR` the command works in, under file policy (default: the root of the git repository, else the current directory)")

@@ -55,7 +55,7 @@ trusted as it is now.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&file, "policy", "p", "", "policy `FILE` (default: the one of the session, read again)")
+	discovery.PolicyFlag(cmd.Flags(), &file, "policy `FILE` (default: the one of the session, read again)")
 	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default: the one of the session)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd

@@ -14,10 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
 	"agentsh/internal/paths"
+	"agentsh/internal/project"
 	"agentsh/internal/shim"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
@@ -92,8 +94,7 @@ shells are themselves.`,
 			return i.install(cmd.OutOrStdout(), root)
 		},
 	}
-	install.Flags().StringVarP(&i.policy, "policy", "p", "",
-		"write the configuration of an image that has none, with a copy of this policy `FILE`")
+	discovery.PolicyFlag(install.Flags(), &i.policy, "write the configuration of an image that has none, with a copy of this policy `FILE`")
 	install.Flags().StringVarP(&i.workspace, "workspace", "w", "", "with --policy: the workspace, an absolute `DIR` of the image")
 	install.Flags().StringVar(&i.session, "session", "",
 		"`KIND` of session: own (one for each shell) or shared (one for all shells of a user); default: what it was, else own")
@@ -141,7 +142,7 @@ func (i installation) install(w io.Writer, root string) error {
 	}
 	if i.policy != "" {
 		if err := configureImage(root, i.policy, i.workspace); err != nil {
-			return failure.New(failure.Ours, err, "")
+			return failure.New(failure.Ours, err, project.MissingHint(i.policy, err))
 		}
 	}
 	operator, err := checkImage(root)

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/internal/paths"
@@ -65,6 +67,27 @@ func (r Request) Policy() (*policy.Policy, error) {
 	return load(source{found.File, found.Read}, r.Vars, own)
 }
 
+// PolicyFlag adds the flag -p. Its value is a file, or the name of a policy of the packages.
+func PolicyFlag(f *pflag.FlagSet, file *string, usage string) {
+	f.VarP((*named)(file), "policy", "p", usage+"; or the name of a policy in "+layout.Policies)
+}
+
+// named is a policy file.
+type named string
+
+// Set implements [pflag.Value].
+func (n *named) Set(name string) error {
+	file, err := project.Named(name)
+	*n = named(file)
+	return err
+}
+
+// String implements [pflag.Value].
+func (n *named) String() string { return string(*n) }
+
+// Type implements [pflag.Value].
+func (n *named) Type() string { return "policy" }
+
 // distrustHint says what to do about a trusted policy that is not what it was.
 const distrustHint = "read it, then run 'agentsh trust'; or 'agentsh trust --forget', or name another policy with --policy FILE"
 
@@ -85,7 +108,7 @@ func load(from source, vars map[string]string, own []string) (*policy.Policy, er
 	}
 	data, err := from.read(from.file)
 	if err != nil {
-		return nil, failure.New(failure.Ours, fmt.Errorf("policy: %w", err), "")
+		return nil, failure.New(failure.Ours, fmt.Errorf("policy: %w", err), project.MissingHint(from.file, err))
 	}
 	main := policy.Source{Name: from.file, Data: data}
 	options := syntax.Options{Vars: vars, OutsideWorkspace: true, ReadFile: from.read}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/text"
 	"agentsh/policy"
@@ -101,7 +102,7 @@ func newReplayCommand() *cobra.Command {
 		},
 	}
 	at.flags(cmd)
-	cmd.Flags().StringVarP(&file, "policy", "p", "", "the policy file")
+	discovery.PolicyFlag(cmd.Flags(), &file, "the policy `FILE`")
 	cmd.Flags().BoolVar(&every, "all", false, "also print what is decided alike")
 	return cmd
 }

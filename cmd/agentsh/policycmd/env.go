@@ -58,7 +58,7 @@ func newEnvExplainCommand() *cobra.Command {
 	}
 	o.at.flags(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&o.policy, "policy", "p", "", "the policy `FILE` (default: the one that 'agentsh exec' uses here)")
+	discovery.PolicyFlag(f, &o.policy, "the policy `FILE` (default: the one that 'agentsh exec' uses here)")
 	f.StringArrayVarP(&o.request, "env", "e", nil, "NAME=VALUE that the request sets, or NAME to pass on; may be repeated")
 	f.BoolVar(&o.inherit, "inherit", false, "let the request set every variable of this shell")
 	f.StringArrayVar(&o.inject, "inject", nil, "NAME=VALUE beside the configuration's env_inject; may be repeated")

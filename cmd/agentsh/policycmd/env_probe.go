@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/wire"
 	"agentsh/policy/policytest"
@@ -65,7 +66,7 @@ func newEnvProbeCommand() *cobra.Command {
 		},
 	}
 	at.flags(cmd)
-	cmd.Flags().StringVarP(&file, "policy", "p", "", "the policy file")
+	discovery.PolicyFlag(cmd.Flags(), &file, "the policy `FILE`")
 	return cmd
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/gitguard"
 	"agentsh/internal/layout"
@@ -82,7 +83,7 @@ func newExplainCommand() *cobra.Command {
 	}
 	q.at.flags(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&q.policy, "policy", "p", "", "the policy `FILE` (default: the one that 'agentsh exec' uses here)")
+	discovery.PolicyFlag(f, &q.policy, "the policy `FILE` (default: the one that 'agentsh exec' uses here)")
 	f.StringVar(&q.file, "file", "", "a path inside the sandbox")
 	f.StringVar(&q.op, "op", "read", "the operation on --file or --socket")
 	f.StringVar(&q.net, "net", "", "a destination, HOST:PORT")

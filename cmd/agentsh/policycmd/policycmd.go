@@ -124,23 +124,19 @@ func (p *variables) find(file string, notes io.Writer) (*policy.Policy, error) {
 }
 
 func loadPolicy(file string, vars map[string]string) (*policy.Policy, error) {
+	file, err := project.Named(file)
+	if err != nil {
+		return nil, failure.New(failure.Usage, err, "")
+	}
 	data, err := readBounded(file)
 	if err != nil {
-		return nil, failure.New(failure.Found, fmt.Errorf("policy: %w", err), readHint(err))
+		return nil, failure.New(failure.Found, fmt.Errorf("policy: %w", err), project.MissingHint(file, err))
 	}
 	p, err := syntax.Load(policy.Source{Name: file, Data: data}, syntax.Options{Vars: vars, ReadFile: readBounded})
 	if err != nil {
 		return nil, failure.New(failure.Found, err, "")
 	}
 	return p, nil
-}
-
-// readHint is the advice for a policy file that cannot be read.
-func readHint(err error) string {
-	if errors.Is(err, os.ErrNotExist) {
-		return "name a file that exists; a relative path starts from the current directory"
-	}
-	return ""
 }
 
 // readBounded reads a file of at most [syntax.MaxSource] bytes.
@@ -203,7 +199,8 @@ func checkFile(file string, vars map[string]string, strict bool) checked {
 	}
 	c := checked{File: file}
 	if !errors.As(err, &c.Problems) {
-		c.Problems = policy.Problems{{Pos: policy.Position{File: file, Line: 1, Column: 1}, Message: err.Error(), Hint: readHint(err)}}
+		at := policy.Position{File: file, Line: 1, Column: 1}
+		c.Problems = policy.Problems{{Pos: at, Message: err.Error(), Hint: project.MissingHint(file, err)}}
 	}
 	return c
 }

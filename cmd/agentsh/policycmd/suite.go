@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/project"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
 )
@@ -122,8 +123,13 @@ func findSuites(args []string) ([]string, error) {
 	var files []string
 	for _, arg := range args {
 		info, err := os.Stat(arg)
+		if err != nil || !info.IsDir() {
+			if arg, err = project.Named(arg); err == nil {
+				info, err = os.Stat(arg)
+			}
+		}
 		if err != nil {
-			return nil, failure.New(failure.Usage, err, "")
+			return nil, failure.New(failure.Usage, err, project.MissingHint(arg, err))
 		}
 		if !info.IsDir() {
 			files = append(files, testsOf(arg))
