@@ -124,7 +124,7 @@ func (k *asker) decidedBy(tid uint32, approved func(uint32, verdict) bool, do fu
 func (k *asker) approved(tid uint32, v verdict) bool {
 	p := k.access.reporter.resolve.process(tid)
 	q := wire.Question{
-		Kind: wire.EventFile, Subject: v.op.String() + " " + shown(k.access.files.inside(v.rel)), Process: p, Message: v.diag.Message,
+		Kind: wire.EventFile, Subject: wire.Name(v.op.String() + " " + k.access.files.inside(v.rel)), Process: p, Message: v.diag.Message,
 	}
 	if v.dec.Rule != nil {
 		q.Rule = v.dec.Rule.At()

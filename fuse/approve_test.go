@@ -40,7 +40,7 @@ func (p *person) subjects() []string {
 	defer p.mu.Unlock()
 	var out []string
 	for _, q := range p.asked {
-		out = append(out, q.Subject)
+		out = append(out, string(q.Subject))
 	}
 	return out
 }

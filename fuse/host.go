@@ -328,11 +328,11 @@ func (m *mount) tellEdits(list []follow.Edit, events, more int) {
 	for i, e := range list {
 		m.files.record.HostChanged(e.Path, e.Existed)
 		if i < events {
-			m.access.reporter.host(wire.Event{Path: shown(m.files.inside(e.Path)), Op: editOps(e.Op), Count: e.Count})
+			m.access.reporter.host(wire.Event{Path: m.files.inside(e.Path), Op: editOps(e.Op), Count: e.Count})
 		}
 	}
 	if more > 0 {
-		m.access.reporter.host(wire.Event{Path: shown(m.files.path), Count: more, Message: "(on further paths)"})
+		m.access.reporter.host(wire.Event{Path: m.files.path, Count: more, Message: "(on further paths)"})
 	}
 }
 

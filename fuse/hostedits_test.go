@@ -343,12 +343,12 @@ func TestHostEditsAreTold(t *testing.T) {
 	s.seed(map[string]string{"d/edited": "one", "d/removed": "x", "d/both": "x", "d/saved": "old", "d/large": strings.Repeat("x", 1<<20)})
 	listOf("d")(s.dir)
 	content("d/saved")(s.dir)
-	outside(t, s.back("d"), "echo two >edited; rm removed; echo y >>both; echo new >.tmp; mv .tmp saved; mkdir made; touch brief; rm brief")
+	outside(t, s.back("d"), "echo two >edited; rm removed; echo y >>both; echo new >.tmp; mv .tmp saved; mkdir made; touch brief; rm brief; touch \"$(printf 'b\\377')\"")
 	want := map[string]wire.ChangedBy{
-		"d/edited": wire.ByHost, "d/removed": wire.ByHost, "d/saved": wire.ByHost, "d/made": wire.ByHost, "d/both": wire.ByBoth,
+		"d/edited": wire.ByHost, "d/removed": wire.ByHost, "d/saved": wire.ByHost, "d/made": wire.ByHost, "d/b\xff": wire.ByHost, "d/both": wire.ByBoth,
 		"d/large": "", "d/moved": "", "d/own": "", "d/held": "",
 	}
-	for _, path := range []string{"edited", "removed", "both", "saved", "made"} {
+	for _, path := range []string{"edited", "removed", "both", "saved", "made", "b\xff"} {
 		e := s.waitEvent(func(e wire.Event) bool { return e.Type == wire.EventHost && e.Path == s.path("d/"+path) })
 		if e.Op == "" || e.Count == 0 || e.Mechanism != "fanotify" || e.Decision != "" {
 			t.Errorf("%+v", e)

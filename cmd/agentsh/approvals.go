@@ -81,9 +81,9 @@ func printPending(out io.Writer, list []wire.Pending, now time.Time) error {
 // what describes everything that an answer covers, on one line.
 func what(p wire.Pending) string {
 	if p.Kind != wire.AskExec {
-		return text.Visible(p.Subject)
+		return text.Visible(string(p.Subject))
 	}
-	shown := fmt.Sprintf("%s: %s (in %s)", text.Visible(p.Subject), text.Args(p.Argv, 8*wire.MaxQuestion), text.Visible(p.Cwd))
+	shown := fmt.Sprintf("%s: %s (in %s)", text.Visible(string(p.Subject)), text.Args(p.Argv, 8*wire.MaxQuestion), text.Visible(string(p.Cwd)))
 	for _, f := range p.Files {
 		if f.Path != p.Subject || f.SHA256 != "" {
 			shown += ", " + asking.FileShown(f)

@@ -20,12 +20,12 @@ const (
 // Question asks a person for one decision. An allow covers exactly the action
 // that the question describes. The enforcing code makes sure of that.
 type Question struct {
-	Session string   `json:"session"`
-	Command string   `json:"command"` // request id of the top-level command
-	Kind    string   `json:"kind"`
-	Subject string   `json:"subject"`        // exec: the program's path; file: "write /path"; net: "tcp host:port"
-	Argv    []string `json:"argv,omitempty"` // exec
-	Cwd     string   `json:"cwd,omitempty"`  // exec
+	Session string `json:"session"`
+	Command string `json:"command"` // request id of the top-level command
+	Kind    string `json:"kind"`
+	Subject Name   `json:"subject"`        // exec: the program's path; file: "write /path"; net: "tcp host:port"
+	Argv    Names  `json:"argv,omitempty"` // exec
+	Cwd     Name   `json:"cwd,omitempty"`  // exec
 	// Files are the files of an exec whose content decides what runs: the program
 	// or script, its interpreters, the program of the dynamic loader.
 	Files   []QuestionFile `json:"files,omitempty"`
@@ -39,7 +39,7 @@ type Question struct {
 
 // QuestionFile is a file that an answer covers with its content.
 type QuestionFile struct {
-	Path   string `json:"path"`
+	Path   Name   `json:"path"`
 	SHA256 string `json:"sha256,omitempty"` // empty: no command can change it
 }
 

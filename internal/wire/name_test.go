@@ -74,6 +74,20 @@ func TestAnEventNamesAnyFile(t *testing.T) {
 	}
 }
 
+func TestAQuestionNamesAnyFile(t *testing.T) {
+	in := Pending{ID: "1", Question: Question{
+		Subject: "/bin/\xff", Argv: Names{"rm", "\xff"}, Cwd: "/\xff", Files: []QuestionFile{{Path: "/bin/\xff"}},
+	}}
+	data, err := json.Marshal(&in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out Pending
+	if err := json.Unmarshal(data, &out); err != nil || !reflect.DeepEqual(in, out) {
+		t.Errorf("%s is read as %+v: %v", data, out, err)
+	}
+}
+
 func TestAPathOfNamesNeedsNoUTF8(t *testing.T) {
 	for name, want := range map[string]bool{
 		"a": true, "a/b\xff": true, ".": true, "": false, "/a": false, "a/": false, "a//b": false, "./a": false, "a/..": false, "a\x00b": false,

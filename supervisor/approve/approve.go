@@ -229,7 +229,7 @@ func (q *Queue) record(question wire.Question, answer wire.Answer) wire.Answer {
 // event describes a question for the audit log.
 func event(question wire.Question, phase string) wire.Event {
 	return wire.Event{
-		Type: wire.EventApproval, Phase: phase, Command: question.Command, Op: question.Kind, Path: question.Subject,
+		Type: wire.EventApproval, Phase: phase, Command: question.Command, Op: question.Kind, Path: string(question.Subject),
 		Argv: question.Argv, Process: question.Process, Rule: question.Rule, Mechanism: "approval", Message: question.Message,
 	}
 }

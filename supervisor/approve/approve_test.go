@@ -221,8 +221,8 @@ func TestAlwaysHoldsForTheSameQuestionAlone(t *testing.T) {
 			synctest.Wait()
 			return answer
 		}
-		same := func(*wire.Question) {}
-		first, second := asked(same), asked(func(q *wire.Question) { q.Command, q.Process = "c2", &wire.Process{PID: 7} })
+		same := func(q *wire.Question) { q.Argv, q.Cwd = append(q.Argv, "\xff"), "/\xff" }
+		first, second := asked(same), asked(func(q *wire.Question) { same(q); q.Command, q.Process = "c2", &wire.Process{PID: 7} })
 		if err := q.Answer(wire.ApprovalAnswer{ID: q.List()[0].ID, Allow: true, Always: true, By: "ann"}); err != nil {
 			t.Fatal(err)
 		}
@@ -240,11 +240,13 @@ func TestAlwaysHoldsForTheSameQuestionAlone(t *testing.T) {
 			"argument":  func(q *wire.Question) { q.Argv = append(q.Argv, "--force") },
 			"program":   func(q *wire.Question) { q.Subject = "/tmp/git" },
 			"directory": func(q *wire.Question) { q.Cwd = "/" },
+			"byte":      func(q *wire.Question) { q.Argv[2] = "\xfe" },
+			"name byte": func(q *wire.Question) { q.Cwd = "/\xfe" },
 			"content":   func(q *wire.Question) { q.Files = []wire.QuestionFile{{Path: "/usr/bin/git", SHA256: "aa"}} },
 			"kind":      func(q *wire.Question) { q.Kind = wire.AskFile },
 			"rule":      func(q *wire.Question) { q.Rule = &wire.RuleAt{Name: "other"} },
 		} {
-			got := asked(change)
+			got := asked(func(q *wire.Question) { same(q); change(q) })
 			if list := q.List(); len(list) != 1 {
 				t.Fatalf("another %s: %d questions wait", name, len(list))
 			}

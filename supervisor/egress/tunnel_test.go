@@ -508,11 +508,11 @@ network_rules:
 		o.Approve = func(_ context.Context, q wire.Question) wire.Answer {
 			mu.Lock()
 			defer mu.Unlock()
-			asked = append(asked, q.Kind+" "+q.Subject+" "+q.Message)
+			asked = append(asked, q.Kind+" "+string(q.Subject)+" "+q.Message)
 			if q.Rule == nil || q.Rule.Position() == "" {
 				t.Errorf("%+v", q)
 			}
-			return wire.Answer{Allow: strings.Contains(q.Subject, "yes") || strings.Contains(q.Subject, "198"), Reason: "no answer"}
+			return wire.Answer{Allow: strings.Contains(string(q.Subject), "yes") || strings.Contains(string(q.Subject), "198"), Reason: "no answer"}
 		}
 	})
 	w.place(w.web(false, hello("x")), "192.0.2.1", 80, "yes.ask.test", "no.ask.test")

@@ -150,11 +150,12 @@ func (h *execs) approve(c *call, a *attempt) (answer, error) {
 // question is the question to a person about an exec.
 func (a *attempt) question(covered []content) wire.Question {
 	q := wire.Question{
-		Command: a.caller.command.ID, Kind: wire.AskExec, Subject: a.request.Path, Argv: a.argv, Cwd: a.request.Cwd,
+		Command: a.caller.command.ID, Kind: wire.AskExec, Subject: wire.Name(a.request.Path), Argv: a.argv,
+		Cwd:     wire.Name(a.request.Cwd),
 		Process: &wire.Process{PID: a.process.PID, StartTime: a.process.Start, Exe: a.caller.path, Cwd: a.request.Cwd},
 	}
 	for i, h := range a.covered() {
-		f := wire.QuestionFile{Path: h.Path}
+		f := wire.QuestionFile{Path: wire.Name(h.Path)}
 		if !covered[i].fixed {
 			f.SHA256 = hex.EncodeToString(covered[i].digest[:])
 		}

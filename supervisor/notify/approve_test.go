@@ -144,7 +144,7 @@ func TestAnApprovalCoversTheContentThatWasThere(t *testing.T) {
 			}
 			for _, change := range []bool{false, true} {
 				s := run(t, Config{Rules: rules, Approve: func(_ context.Context, q wire.Question) wire.Answer {
-					if !slices.ContainsFunc(q.Files, func(f wire.QuestionFile) bool { return f.Path == file && len(f.SHA256) == 64 }) {
+					if !slices.ContainsFunc(q.Files, func(f wire.QuestionFile) bool { return string(f.Path) == file && len(f.SHA256) == 64 }) {
 						t.Errorf("the question has the files %+v", q.Files)
 					}
 					if change {
@@ -183,7 +183,7 @@ func TestAPersonDecidesASignal(t *testing.T) {
 	cmd := exec.Command("/bin/bash", "-c", "trap 'echo got' USR1; kill -USR1 $$; kill -USR2 $$ 2>/dev/null || echo kept; exit 0")
 	cmd.Stdout = &s.out
 	s.start(Config{Rules: asking("none"), Approve: func(_ context.Context, q wire.Question) wire.Answer {
-		return wire.Answer{Allow: strings.HasPrefix(q.Subject, "SIGUSR1 to self"), By: "ann"}
+		return wire.Answer{Allow: strings.HasPrefix(string(q.Subject), "SIGUSR1 to self"), By: "ann"}
 	}}, CommandInfo{ID: "c"}, cmd, signalCalls...)
 	s.end()
 	s.printed("got\nkept\n")

@@ -233,7 +233,8 @@ func sameFile(f *os.File, h *target.Handle) bool {
 
 // approve has a person decide, and applies the decision.
 func (h *procFiles) approve(c *call, r *reading) (answer, error) {
-	q := wire.Question{Command: r.event.Command, Kind: wire.AskFile, Subject: r.event.Op + " " + r.event.Path, Process: r.event.Process}
+	q := wire.Question{Command: r.event.Command, Kind: wire.AskFile, Process: r.event.Process}
+	q.Subject = wire.Name(r.event.Op + " " + r.event.Path)
 	given, err := h.approver.wait(c, withRule(q, r.decision, r.why))
 	if err != nil {
 		return noAnswer, err

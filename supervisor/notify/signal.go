@@ -366,7 +366,8 @@ func (h *signals) apply(c *call, s *sender, j *signalDecision) (answer, error) {
 // approve has a person decide a signal and applies the decision.
 func (h *signals) approve(c *call, s *sender, j *signalDecision, number int, targets []target.Peer) (answer, error) {
 	e := s.event(j, "deny")
-	q := wire.Question{Command: e.Command, Kind: wire.AskSignal, Subject: e.Op + " to " + describe(targets, j), Process: e.Process}
+	q := wire.Question{Command: e.Command, Kind: wire.AskSignal, Process: e.Process}
+	q.Subject = wire.Name(e.Op + " to " + describe(targets, j))
 	given, err := h.approver.wait(c, withRule(q, j.decision, j.diagnostic))
 	if err != nil {
 		return noAnswer, err

@@ -206,7 +206,7 @@ func (h *sockets) apply(e wire.Event) (answer, error) {
 
 // approve has a person decide a call about a Unix socket.
 func (h *sockets) approve(c *call, e wire.Event, d policy.Decision, why policy.Diagnostic) (answer, error) {
-	q := wire.Question{Command: e.Command, Kind: wire.AskNet, Subject: e.Op + " " + e.Path, Process: e.Process}
+	q := wire.Question{Command: e.Command, Kind: wire.AskNet, Subject: wire.Name(e.Op + " " + e.Path), Process: e.Process}
 	given, err := h.approver.wait(c, withRule(q, d, why))
 	if err != nil {
 		return noAnswer, err

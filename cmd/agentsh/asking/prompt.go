@@ -186,14 +186,14 @@ func questionText(q wire.Pending, now time.Time) string {
 	}
 	fmt.Fprintf(&b, "\nagentsh: question %s, denied in %s\n", q.ID, q.Ends.Sub(now).Round(time.Second))
 	if q.Kind == wire.AskExec {
-		line("run", text.Visible(q.Subject))
+		line("run", text.Visible(string(q.Subject)))
 		line("arguments", text.Args(q.Argv, 8*wire.MaxQuestion))
 		for _, f := range q.Files {
 			line("file", FileShown(f))
 		}
-		line("in", text.Visible(q.Cwd))
+		line("in", text.Visible(string(q.Cwd)))
 	} else {
-		line(q.Kind, text.Visible(q.Subject))
+		line(q.Kind, text.Visible(string(q.Subject)))
 	}
 	line("command", text.Visible(q.Command))
 	if q.Rule != nil {
@@ -206,9 +206,9 @@ func questionText(q wire.Pending, now time.Time) string {
 // FileShown is a file that an answer covers, with the digest of its content.
 func FileShown(f wire.QuestionFile) string {
 	if f.SHA256 == "" {
-		return text.Visible(f.Path)
+		return text.Visible(string(f.Path))
 	}
-	return text.Visible(f.Path) + " sha256:" + text.Visible(f.SHA256)
+	return text.Visible(string(f.Path)) + " sha256:" + text.Visible(f.SHA256)
 }
 
 // typed takes what was typed at the question that is shown.
