@@ -16,7 +16,7 @@ import (
 func Visible(s string) string {
 	clean := true
 	for _, r := range s {
-		clean = clean && r != utf8.RuneError && unicode.IsPrint(r)
+		clean = clean && r != utf8.RuneError && visible(r)
 	}
 	if clean {
 		return s
@@ -27,7 +27,7 @@ func Visible(s string) string {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case unicode.IsPrint(r):
+		case visible(r):
 			b.WriteRune(r)
 		default:
 			quoted := strconv.QuoteRuneToASCII(r)
@@ -36,6 +36,12 @@ func Visible(s string) string {
 		i += size
 	}
 	return b.String()
+}
+
+// visible reports whether a character shows something. Some letters and marks do not.
+func visible(r rune) bool {
+	return unicode.IsPrint(r) && !unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) &&
+		r != '\u2800' && r != '\U0001d159' // a pattern without dots, a note without a head
 }
 
 // Line is [Visible] except that tabs stay unchanged.
@@ -87,7 +93,7 @@ func argument(s string, limit int) string {
 		}
 		short, rest = s[:cut], fmt.Sprintf("... (%d bytes)", len(s))
 	}
-	quoted := strconv.Quote(short)
+	quoted := Visible(strconv.Quote(short))
 	if short == "" || strings.ContainsAny(short, " \"'`\\") || quoted != `"`+short+`"` {
 		return quoted + rest
 	}

@@ -16,6 +16,9 @@ func TestUnprintableCharactersAreEscaped(t *testing.T) {
 		"text that turns its direction":     {"a\u202egpj.exe", `a\u202egpj.exe`},
 		"a space without width":             {"a\u200bb", `a\u200bb`},
 		"a line separator":                  {"a\u2028b", `a\u2028b`},
+		"a letter without a shape":          {"a\u3164\u115fb", `a\u3164\u115fb`},
+		"a mark that shows nothing":         {"a\ufe0e\u034fb\U000e0100", `a\ufe0e\u034fb\U000e0100`},
+		"a pattern of no dots":              {"a\u2800b", `a\u2800b`},
 		"bytes that are not UTF-8":          {"a\xffb\xc3", `a\xffb\xc3`},
 		"the character of a decoding error": {"a\ufffdb", "a\ufffdb"},
 		"NUL and DEL":                       {"a\x00\x7f", `a\x00\x7f`},
@@ -42,12 +45,13 @@ func TestArgumentsCannotBeMisread(t *testing.T) {
 		argv []string
 		want string
 	}{
-		"none":                        {nil, ""},
-		"plain":                       {[]string{"git", "push", "--force"}, "git push --force"},
-		"an empty one":                {[]string{"a", "", "b"}, `a "" b`},
-		"one with a space":            {[]string{"sh", "-c", "echo a b"}, `sh -c "echo a b"`},
-		"one with quotes":             {[]string{`a"b`, "c'd"}, `"a\"b" "c'd"`},
-		"one with an escape sequence": {[]string{"\x1b[2J"}, `"\x1b[2J"`},
+		"none":                         {nil, ""},
+		"plain":                        {[]string{"git", "push", "--force"}, "git push --force"},
+		"an empty one":                 {[]string{"a", "", "b"}, `a "" b`},
+		"one with a space":             {[]string{"sh", "-c", "echo a b"}, `sh -c "echo a b"`},
+		"one with quotes":              {[]string{`a"b`, "c'd"}, `"a\"b" "c'd"`},
+		"one with an escape sequence":  {[]string{"\x1b[2J"}, `"\x1b[2J"`},
+		"one with an invisible letter": {[]string{"a\u3164", "b"}, `"a\u3164" b`},
 		"one that is long": {[]string{"cat", strings.Repeat("x", 100), "more", "still"}, "cat " + strings.Repeat("x",
 			36) + "... (100 bytes) ... (2 more arguments)"},
 		"one cut within a character": {[]string{strings.Repeat("x", 39) + "ü"}, strings.Repeat("x", 39) + "... (41 bytes)"},
@@ -68,7 +72,7 @@ func FuzzNothingHiddenIsLeft(f *testing.F) {
 				t.Errorf("%q is not UTF-8", out)
 			}
 			for _, r := range out {
-				if !unicode.IsPrint(r) {
+				if !unicode.IsPrint(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) {
 					t.Errorf("%q has %U", out, r)
 				}
 			}

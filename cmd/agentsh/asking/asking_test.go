@@ -3,6 +3,7 @@ package asking
 import (
 	"bytes"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -89,6 +90,156 @@ func TestAQuestionIsAnsweredOnlyAfterItCouldBeRead(t *testing.T) {
 	})
 }
 
+// What was read from the terminal before a question could be answered may be passed on later.
+func TestInputThatWasReadBeforeAnswersNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		defer d.close()
+		pass := func() func(string) {
+			d.keys.mu.Lock()
+			defer d.keys.mu.Unlock()
+			typed := d.keys.typed
+			return func(text string) { typed([]byte(text)) }
+		}
+		_ = d.Update(waiting("1", "2"))
+		beforeOpen := pass()
+		<-time.After(2 * quiet)
+		synctest.Wait()
+		beforeOpen("y\r")
+		if len(d.answers) > 0 {
+			t.Fatalf("before the question was open: %+v", d.answers)
+		}
+		first := pass()
+		first("n\ry\r")
+		first("y\r")
+		<-time.After(2 * quiet)
+		synctest.Wait()
+		first("y\r")
+		if len(d.answers) != 1 || d.answers[0].Allow {
+			t.Errorf("to another question: %+v", d.answers)
+		}
+		pass()("y\r")
+		if len(d.answers) != 2 || !d.answers[1].Allow {
+			t.Errorf("%+v", d.answers)
+		}
+	})
+}
+
+// A command chooses its arguments: with spaces as wide as the terminal they would begin
+// lines of their own.
+func TestAnArgumentCannotLookLikeAQuestion(t *testing.T) {
+	fill := strings.Repeat(" ", 100)
+	question := wire.Question{Kind: wire.AskExec, Subject: "/bin/rm", Argv: []string{"rm", fill + "  run        /bin/ls" + fill + "大大"}, Message: "m"}
+	for _, cols := range []int{0, 20, 40, 80, 200} {
+		for _, rows := range []int{5, 1000} {
+			text := questionText(wire.Pending{ID: "1", Question: question, Ends: time.Now()}, time.Now(), func() (int, int) { return cols, rows })
+			var began []string
+			for _, line := range strings.Split(text, "\n") {
+				if cols >= 40 && len(line) >= cols && !strings.HasPrefix(line, "question ") {
+					t.Errorf("%d columns: %q", cols, line)
+				}
+				if began = append(began, line); strings.HasPrefix(line, "             | ") {
+					began = began[:len(began)-1]
+				}
+			}
+			want := []string{"", "agentsh: question 1", "  run        /bin/rm", "  arguments  rm ", "  message    m", ""}
+			if cols != 0 && rows == 5 {
+				want = append(want[:5], "question 1 has ", "")
+			} else if cols == 0 {
+				want = want[:6]
+			}
+			if len(began) != len(want) {
+				t.Fatalf("%d columns, %d rows: %q", cols, rows, began)
+			}
+			for i := range want {
+				if !strings.HasPrefix(began[i], want[i]) {
+					t.Errorf("%d columns: %q instead of %q", cols, began[i], want[i])
+				}
+			}
+			joined := strings.ReplaceAll(text, "\n             | ", "")
+			if !strings.Contains(joined, fill+"  run        /bin/ls"+fill+"大大\"\n") {
+				t.Errorf("%d columns: %q", cols, text)
+			}
+		}
+	}
+}
+
+// What a command writes into a pipe may come to the terminal, as with tee.
+func TestOutputInAPipeStandsAboveAQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		defer w.Close()
+		out := &desk{}
+		s := &screen{w: out}
+		if _, err := io.WriteString(s.share(w), "before"); err != nil {
+			t.Fatal(err)
+		}
+		held := make(chan struct{})
+		go func() { s.hold(); close(held) }()
+		<-time.After(5 * settling)
+		synctest.Wait()
+		if text := out.shown(); text != "" {
+			t.Errorf("shown before what is on its way: %q", text)
+		}
+		b := make([]byte, 20)
+		if n, err := r.Read(b); err != nil || string(b[:n]) != "before" {
+			t.Errorf("%q, %v", b[:n], err)
+		}
+		<-held
+		s.release()
+	})
+}
+
+func TestOutputIntoAPipeWaitsForTheAnswer(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	s := &screen{w: io.Discard}
+	shared := s.share(w)
+	s.hold()
+	wrote := make(chan error, 1)
+	go func() { _, err := io.WriteString(shared, "after"); wrote <- err }()
+	if err := r.SetReadDeadline(time.Now().Add(10 * settling)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 20)
+	if n, err := r.Read(b); err == nil {
+		t.Errorf("during the question: %q", b[:n])
+	}
+	s.release()
+	if err := <-wrote; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A reader that has stopped, such as a pager, does not keep a question back.
+func TestAFullPipeKeepsNoQuestionBack(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	s := &screen{w: io.Discard}
+	wrote := make(chan error, 1)
+	go func() { _, err := s.share(w).Write(make([]byte, 1<<20)); wrote <- err }()
+	if _, err := io.ReadFull(r, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	s.hold()
+	_ = r.Close()
+	if err := <-wrote; err == nil {
+		t.Error("written into a pipe without a reader")
+	}
+	s.release()
+}
+
 func TestWhatIsTypedBelongsToOneOfTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -165,14 +316,24 @@ func TestAQuestionComesAfterTheOutputBeforeIt(t *testing.T) {
 
 func TestModesOfATerminalAreFollowed(t *testing.T) {
 	for text, want := range map[string][2]string{
-		"plain":                    {"", ""},
-		"\x1b[?1049h\x1b[?25l":     {"\x1b[?25h\x1b[?1049l", "\x1b[?25l\x1b[?1049h"},
-		"\x1b[?1000;1006h":         {"\x1b[?1000l\x1b[?1006l", "\x1b[?1000h\x1b[?1006h"},
-		"\x1b[?1049h\x1b[?1049l":   {"", ""},
-		"\x1b[?2004h\x1bc":         {"", ""},
-		"\x1b[31m\x1b[?7lx":        {"\x1b[?7h", "\x1b[?7l"},
-		"\x1b[?\x1b[?1h":           {"\x1b[?1l", "\x1b[?1h"},
-		"\x1b[?99999999999999999h": {"", ""},
+		"plain":                       {"", ""},
+		"\x1b[?1049h\x1b[?25l":        {"\x1b[?25h\x1b[?1049l", "\x1b[?25l\x1b[?1049h"},
+		"\x1b[?1000;1006h":            {"\x1b[?1000l\x1b[?1006l", "\x1b[?1000h\x1b[?1006h"},
+		"\x1b[?1049h\x1b[?1049l":      {"", ""},
+		"\x1b[?2004h\x1bc":            {"", ""},
+		"\x1b[31m\x1b[?7lx":           {"\x1b[?7h", "\x1b[?7l"},
+		"\x1b[?\x1b[?1h":              {"\x1b[?1l", "\x1b[?1h"},
+		"\x1b[?99999999999999999h":    {"", ""},
+		"\x1b[?10\r00h\x1b[\n?1\x18h": {"\x1b[?1000l", "\x1b[?1000h"},
+		"\u009b?1000h\u00a0x":         {"\x1b[?1000l", "\x1b[?1000h"},
+		"\x1b]0;title\a\x1b]8;;http://a\a\x1b]52;c;eQ==\a": {"", ""},
+		"\x1b]11;#000000\a":               {"\x1b]R\x1b\\\x1b]104\x1b\\\x1b]105\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\", ""},
+		"\x1bP=1s\x1b\\":                  {"\x1bP=2s\x1b\\", ""},
+		"\x1b_Ga=T;\x1b\\":                {"\x1b_Ga=d,q=2\x1b\\", ""},
+		"\x1b[>1u\x1b[?1h":                {"\x1b[?1l\x1b[>0u", "\x1b[<u\x1b[?1h"},
+		"\x1b[>4;2m":                      {"\x1b[>4;0m", "\x1b[>4;2m"},
+		"\x1b[>4;2m\x1b[>4m":              {"", ""},
+		"\x1b[>1u\x1b]4;x\x1bP\x1b_\x1bc": {"", ""},
 	} {
 		var whole, parts modes
 		whole.read([]byte(text))
@@ -194,7 +355,7 @@ func FuzzModes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var m modes
 		m.read(b)
-		if len(m.differ) > mostModes || len(m.params) > 64 || strings.Trim(m.on()+m.off(), "\x1b[?0123456789hl") != "" {
+		if len(m.differ) > mostModes || len(m.params) > 64 || strings.Trim(m.on()+m.off(), "\x1b[]\\?<>;:,=0123456789hlmuPsR_Gadq") != "" {
 			t.Errorf("%d modes, %q", len(m.differ), m.on())
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -28,10 +29,11 @@ type Prompt struct {
 	answer func(wire.ApprovalAnswer) error
 	by     string
 
-	absent func() string              // why nobody can be asked now; empty: somebody can
-	before func()                     // discards what was typed
-	after  func(whole bool)           // a question left the screen
-	echo   func() bool                // the terminal shows what is typed
+	absent func() string    // why nobody can be asked now; empty: somebody can
+	before func()           // discards what was typed
+	after  func(whole bool) // a question left the screen
+	echo   func() bool      // the terminal shows what is typed
+	size   func() (cols, rows int)
 	watch  func(func()) (stop func()) // calls a function at each SIGINT
 
 	mu        sync.Mutex
@@ -55,7 +57,7 @@ func newPrompt(screen output, in *keys, answer func(wire.ApprovalAnswer) error) 
 	return &Prompt{
 		screen: screen, keys: in, answer: answer, by: Answerer() + " on a terminal",
 		absent: func() string { return "" }, before: func() {}, after: func(bool) {}, echo: func() bool { return true },
-		watch: func(func()) func() { return func() {} },
+		watch: func(func()) func() { return func() {} }, size: func() (int, int) { return 80, 24 },
 	}
 }
 
@@ -71,7 +73,7 @@ func NewPrompt(in io.Reader, out io.Writer, answer func(wire.ApprovalAnswer) err
 	p := newPrompt(alone{out}, newKeys(in, func(time.Time) error { return nil }), answer)
 	if f, ok := in.(*os.File); ok {
 		t := &Terminal{tty: f}
-		p.before = t.flush
+		p.before, p.size = t.flush, t.size
 	}
 	return p
 }
@@ -111,8 +113,8 @@ func (p *Prompt) show() {
 		p.screen.hold()
 		p.before()
 		p.shown, p.open, p.disturbed, p.line = q.ID, false, false, line{}
-		fmt.Fprint(p.screen, questionText(q, time.Now()))
-		p.keys.listen(p.typed, p.gone)
+		fmt.Fprint(p.screen, questionText(q, time.Now(), p.size))
+		p.keys.listen(func(b []byte) { p.early(q.ID, b) }, p.gone)
 		p.interrupt = p.watch(func() { p.deny(q.ID) })
 		p.timer = time.AfterFunc(quiet, func() { p.opens(q.ID) })
 	}
@@ -151,9 +153,10 @@ func (p *Prompt) opens(id string) {
 		p.disturbed = false
 		p.timer.Reset(quiet)
 	default:
-		p.before()
-		p.open, p.line.text = true, nil
 		fmt.Fprint(p.screen, "allow it? y: once, a: always in this session, n: no: ")
+		p.before() // the terminal may have been stopped meanwhile
+		p.open, p.line = true, line{}
+		p.keys.listen(func(b []byte) { p.typed(id, b) }, p.gone)
 	}
 }
 
@@ -172,16 +175,27 @@ func (p *Prompt) end() {
 	defer p.mu.Unlock()
 	p.waiting = nil
 	if p.shown != "" {
+		fmt.Fprintln(p.screen)
 		p.hide()
 	}
 }
 
-// questionText is the text of a question. It shows everything that an answer covers.
-func questionText(q wire.Pending, now time.Time) string {
+// questionText is the text of a question. It shows everything that an answer covers. A
+// value of several lines has a mark before each further one, so that it cannot look like the
+// other lines of a question.
+func questionText(q wire.Pending, now time.Time, size func() (cols, rows int)) string {
 	var b strings.Builder
+	cols, rows := size()
+	if cols == 0 || rows == 0 {
+		cols, rows = 80, 24
+	}
 	line := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(&b, "  %-10s %s\n", name, value)
+		for i, part := range lines(value, max(cols-len("             | "), 20)) {
+			if i == 0 {
+				fmt.Fprintf(&b, "  %-10s %s\n", name, part)
+			} else {
+				fmt.Fprintf(&b, "             | %s\n", part)
+			}
 		}
 	}
 	fmt.Fprintf(&b, "\nagentsh: question %s, denied in %s\n", q.ID, q.Ends.Sub(now).Round(time.Second))
@@ -200,7 +214,29 @@ func questionText(q wire.Pending, now time.Time) string {
 		line("rule", text.Visible(q.Rule.String()))
 	}
 	line("message", text.Visible(q.Message))
+	if n := strings.Count(b.String(), "\n"); n > rows-2 {
+		fmt.Fprintf(&b, "question %s has %d lines: scroll up to read all of it\n", q.ID, n)
+	}
 	return b.String()
+}
+
+// lines cuts a text into lines that have less than a number of columns.
+func lines(text string, cols int) []string {
+	var out []string
+	from, used := 0, 0
+	for i, r := range text {
+		if used += 2; r < utf8.RuneSelf { // other characters have at most two columns
+			used--
+		}
+		if used >= cols && i > from {
+			out = append(out, text[from:i])
+			from, used = i, 2
+		}
+	}
+	if from < len(text) {
+		out = append(out, text[from:])
+	}
+	return out
 }
 
 // FileShown is a file that an answer covers, with the digest of its content.
@@ -211,21 +247,39 @@ func FileShown(f wire.QuestionFile) string {
 	return text.Visible(string(f.Path)) + " sha256:" + text.Visible(f.SHA256)
 }
 
-// typed takes what was typed at the question that is shown.
-func (p *Prompt) typed(b []byte) {
+// early takes what was typed before the question could be answered.
+func (p *Prompt) early(id string, b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id := p.shown
+	p.disturbed = true
 	for _, c := range b {
-		if p.shown != id || id == "" {
+		switch {
+		case p.shown != id:
+		case c == interrupted:
+			p.refuse()
+		case !p.open:
+			p.line.key(c)
+		}
+	}
+}
+
+// refuse answers no: Ctrl-C was typed. The program on the command's terminal gets it too.
+func (p *Prompt) refuse() {
+	p.reply(false, false)
+	p.keys.pass([]byte{interrupted})
+}
+
+// typed takes what was typed at the question that is shown.
+func (p *Prompt) typed(id string, b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range b {
+		if p.shown != id {
 			return // what follows an answer belongs to nothing
 		}
 		switch key := p.line.key(c); {
 		case key == interrupted:
-			p.reply(false, false)
-			p.keys.pass([]byte{interrupted}) // the program on the command's terminal gets it too
-		case !p.open:
-			p.disturbed = true
+			p.refuse()
 		case key == enter:
 			p.entered(p.line.take())
 		case !p.echo():

@@ -77,7 +77,7 @@ type Follow func(ctx context.Context, fn func([]wire.Pending) error) error
 // that is stopped.
 func (t *Terminal) Ask(ctx context.Context, follow Follow, answer func(wire.ApprovalAnswer) error) (ended func()) {
 	p := newPrompt(t.screen, t.keys, answer)
-	p.absent, p.before, p.after, p.echo, p.watch = t.absent, t.flush, t.redraw, t.echoes, onInterrupt
+	p.absent, p.before, p.after, p.echo, p.watch, p.size = t.absent, t.flush, t.redraw, t.echoes, onInterrupt, t.size
 	var following sync.WaitGroup
 	there := make(chan struct{})
 	arrive := sync.OnceFunc(func() { close(there) })
@@ -145,19 +145,25 @@ func (t *Terminal) echoes() bool {
 	return on
 }
 
+// size returns the size of the terminal.
+func (t *Terminal) size() (cols, rows int) {
+	t.control(func(fd int) {
+		if size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ); err == nil {
+			cols, rows = int(size.Col), int(size.Row)
+		}
+	})
+	return cols, rows
+}
+
 // redraw has a program that uses the whole screen draw itself again.
 func (t *Terminal) redraw(whole bool) {
-	if !whole || t.resize == nil {
+	cols, rows := t.size()
+	if !whole || t.resize == nil || rows < 2 {
 		return
 	}
-	var size *unix.Winsize
-	t.control(func(fd int) { size, _ = unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ) })
-	if size == nil || size.Row < 2 {
-		return
-	}
-	for _, rows := range []uint16{size.Row - 1, size.Row} {
+	for _, rows := range []int{rows - 1, rows} {
 		select {
-		case t.resize <- wire.Control{TTY: &wire.TTY{Rows: rows, Cols: size.Col}}:
+		case t.resize <- wire.Control{TTY: &wire.TTY{Rows: uint16(rows), Cols: uint16(cols)}}:
 		default: // one is on its way
 		}
 	}
