@@ -264,7 +264,9 @@ func TestAPersonDecidesOnAFileOfProc(t *testing.T) {
 		t,
 		unprivileged,
 		opensPolicy,
-		func(p wire.Pending) bool { return p.Kind == wire.AskFile && !strings.Contains(string(p.Subject), "/1/") },
+		func(p wire.Pending) bool {
+			return p.Kind == wire.AskFile && !strings.Contains(string(p.Subject), "/1/")
+		},
 	)
 	if _, out := b.run(t, "sh", "-c", "tr '\\0' ' ' </proc/$$/cmdline; cat /proc/meminfo >/dev/null && echo read"); !strings.HasPrefix(
 		out,
