@@ -343,9 +343,11 @@ func TestHostEditsAreTold(t *testing.T) {
 	s.seed(map[string]string{"d/edited": "one", "d/removed": "x", "d/both": "x", "d/saved": "old", "d/large": strings.Repeat("x", 1<<20)})
 	listOf("d")(s.dir)
 	content("d/saved")(s.dir)
-	outside(t, s.back("d"), "echo two >edited; rm removed; echo y >>both; echo new >.tmp; mv .tmp saved; mkdir made; touch brief; rm brief; touch \"$(printf 'b\\377')\"")
+	outside(t, s.back("d"), "echo two >edited; rm removed; echo y >>both; echo new >.tmp; mv .tmp saved; mkdir made; touch brief; rm brief; "+
+		"touch \"$(printf 'b\\377')\"")
 	want := map[string]wire.ChangedBy{
-		"d/edited": wire.ByHost, "d/removed": wire.ByHost, "d/saved": wire.ByHost, "d/made": wire.ByHost, "d/b\xff": wire.ByHost, "d/both": wire.ByBoth,
+		"d/edited": wire.ByHost, "d/removed": wire.ByHost, "d/saved": wire.ByHost, "d/made": wire.ByHost, "d/both": wire.ByBoth,
+		"d/b\xff": wire.ByHost,
 		"d/large": "", "d/moved": "", "d/own": "", "d/held": "",
 	}
 	for _, path := range []string{"edited", "removed", "both", "saved", "made", "b\xff"} {

@@ -133,7 +133,8 @@ func (j *judge) ask(ctx context.Context, from origin, v verdict, subject string)
 	if j.approve == nil {
 		return refused
 	}
-	q := wire.Question{Command: from.caller.Command, Kind: wire.AskNet, Subject: wire.Name(subject), Rule: ruleOf(v.diag), Process: from.process()}
+	q := wire.Question{Command: from.caller.Command, Kind: wire.AskNet, Rule: ruleOf(v.diag), Process: from.process()}
+	q.Subject = wire.Name(subject)
 	if v.Rule != nil {
 		q.Message, q.TimeoutMS = v.Rule.Message, v.Rule.ApproveTimeout.Milliseconds()
 	}

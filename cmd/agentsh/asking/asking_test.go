@@ -129,7 +129,8 @@ func TestInputThatWasReadBeforeAnswersNothing(t *testing.T) {
 // lines of their own.
 func TestAnArgumentCannotLookLikeAQuestion(t *testing.T) {
 	fill := strings.Repeat(" ", 100)
-	question := wire.Question{Kind: wire.AskExec, Subject: "/bin/rm", Argv: []string{"rm", fill + "  run        /bin/ls" + fill + "大大"}, Message: "m"}
+	question := wire.Question{Kind: wire.AskExec, Subject: "/bin/rm", Message: "m"}
+	question.Argv = []string{"rm", fill + "  run        /bin/ls" + fill + "大大"}
 	for _, cols := range []int{0, 20, 40, 80, 200} {
 		for _, rows := range []int{5, 1000} {
 			text := questionText(wire.Pending{ID: "1", Question: question, Ends: time.Now()}, time.Now(), func() (int, int) { return cols, rows })
