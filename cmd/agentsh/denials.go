@@ -7,7 +7,9 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
+	"agentsh/internal/foreground"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -28,6 +30,8 @@ type denial struct {
 	Message string      `json:"message,omitempty"`
 	Hint    string      `json:"hint,omitempty"`
 	Count   int         `json:"count"`
+
+	answered bool // the program got the reason as the answer of a request
 }
 
 // denials collects the refusals of a session, in the order they first happened.
@@ -71,7 +75,7 @@ func (d *denials) note(e wire.Event) {
 	if what == "" {
 		what = strings.Join(slices.DeleteFunc([]string{e.Op, e.Path, e.Target}, func(s string) bool { return s == "" }), " ")
 	}
-	n := denial{What: printable(what), Message: printable(e.Message), Hint: printable(e.Hint)}
+	n := denial{What: printable(what), Message: printable(e.Message), Hint: printable(e.Hint), answered: answered(e)}
 	if e.Rule != nil {
 		n.Rule = *e.Rule
 	}
@@ -92,22 +96,23 @@ func (d *denials) note(e wire.Event) {
 	}
 }
 
+// first is the first line of a denial, and the only one that it always has.
+func (n *denial) first() string {
+	return text.Denied(n.What, n.Rule.Name, n.Rule.Position(), n.Message)
+}
+
 // line describes a denial for a person.
 func (n *denial) line() string {
-	line := "agentsh: denied: " + n.What
-	if n.Rule.Name != "" {
-		line += fmt.Sprintf(" (rule %s, %s)", n.Rule.Name, orDefault(n.Rule.Position(), "the policy's default"))
-	}
-	if n.Message != "" {
-		line += ": " + n.Message
-	}
+	line := n.first()
 	if n.Hint != "" {
 		line += "\nagentsh: hint: " + n.Hint
 	}
 	return line
 }
 
-func (d *denials) print(w io.Writer, auditPath string) {
+// print prints the denials that the command did not show itself.
+func (d *denials) print(w io.Writer, shown *foreground.Shown, auditPath string) {
+	d.list = slices.DeleteFunc(d.list, func(n *denial) bool { return n.answered && shown.Since(n.first(), time.Time{}) })
 	for _, n := range d.list[:min(len(d.list), maxDenials)] {
 		fmt.Fprintln(w, n.line())
 	}

@@ -22,6 +22,7 @@ import (
 	"agentsh/internal/layout"
 	"agentsh/internal/paths"
 	"agentsh/internal/project"
+	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor"
@@ -178,6 +179,17 @@ func (o *execOptions) runner(ctx context.Context) (runner, error) {
 	return o.openOneShot()
 }
 
+// watched returns the streams of a command, and the refusals that it shows on them where a
+// person who reads the standard error of this process sees them.
+func watched(std stdio) (*foreground.Shown, wire.Streams) {
+	shown := foreground.NewShown(text.DeniedPrefix)
+	streams := wire.Streams{Stdin: std.in, Stdout: std.out, Stderr: shown.Watch(std.err)}
+	if foreground.SameFile(std.out, std.err) {
+		streams.Stdout = shown.Watch(std.out)
+	}
+	return shown, streams
+}
+
 // runWith runs one command on the caller's streams.
 func (o *execOptions) runWith(ctx context.Context, w runner, argv []string, std stdio) error {
 	request, err := o.request(argv, w)
@@ -188,9 +200,10 @@ func (o *execOptions) runWith(ctx context.Context, w runner, argv []string, std 
 	if o.tty {
 		run = foreground.OnTerminal(std.in, run)
 	}
-	r, err := run(ctx, request, wire.Streams{Stdin: std.in, Stdout: std.out, Stderr: std.err})
+	shown, streams := watched(std)
+	r, err := run(ctx, request, streams)
 	foreground.SignalsEnd()
-	r.refused.print(foreground.Messages(ctx, std.err), r.auditPath)
+	r.refused.print(foreground.Messages(ctx, std.err), shown, r.auditPath)
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
 		return failure.New(failed.Code(r.exit.ExitCode()), failed, failed.Hint())
 	}

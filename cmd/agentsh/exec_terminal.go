@@ -73,11 +73,20 @@ func (s *callerTerminal) tell(ctx context.Context, command string, read func(con
 				return
 			}
 			for _, line := range s.shown.note(e, time.Now()) {
+				if answered(e) {
+					s.terminal.NoticeUnlessShown(line)
+					continue
+				}
 				s.terminal.Notice(line)
 			}
 		})
 	})
 	s.waits = append(s.waits, reading.Wait)
+}
+
+// answered reports whether a program gets the reason of a refusal as the answer of a request.
+func answered(e wire.Event) bool {
+	return e.Net != nil && (e.Net.Via == "http" || e.Phase == "request")
 }
 
 // leave gives the terminal back. It returns the last event whose refusal was printed.

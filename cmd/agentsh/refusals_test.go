@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,4 +136,44 @@ func (m lessThan) run(t *testing.T, dir, config string, flags ...string) (string
 	cmd.Dir, cmd.Env = like.Dir, like.Env
 	out, err := cmd.CombinedOutput()
 	return string(out), exitCode(err)
+}
+
+// A program that prints the answer of a refused request shows the reason. agentsh prints it
+// where the program does not, and where the output of the program is elsewhere.
+func TestAReasonInAnAnswerIsPrintedOnce(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock, testenv.Program("curl"))
+	dir := workDir(t)
+	work := filepath.Join(dir, "work")
+	write(t, filepath.Join(work, "p.yaml"), `version: 1
+name: once
+command_rules: [{name: all, commands: ['*'], decision: allow}]
+file_rules: [{name: all, paths: ['/usr/**', '/etc/**', '/dev/**', '${WORKSPACE}/**'], operations: ['*'], decision: allow}]
+network_rules: [{name: no-evil, domains: [evil.example, other.example], decision: deny, message: stay here}]
+`)
+	const line = "agentsh: denied: %s.example:80 (rule no-evil, p.yaml:5:17): stay here\n"
+	evil, other := fmt.Sprintf(line, "evil"), fmt.Sprintf(line, "other")
+	for script, want := range map[string][2]string{ // in one file; standard output alone
+		"curl -s http://evil.example/":                                 {evil, evil},
+		"curl -s http://evil.example/ >&2":                             {evil, ""},
+		"curl -s -o /dev/null http://evil.example/":                    {evil, ""},
+		"curl -s http://evil.example/; curl -sf http://evil.example/":  {evil, evil},
+		"curl -s http://evil.example/; curl -sf http://other.example/": {evil + other, evil},
+		"curl -s http://evil.example/ http://other.example/x":          {evil + other, evil + other},
+		"x=$(curl -s http://evil.example/); echo \"> $x\"":             {"> " + evil + evil, "> " + evil},
+	} {
+		cmd := program(t, dir, "exec", "-p", "p.yaml", "--", "bash", "-c", script)
+		cmd.Dir = work
+		both, _ := cmd.CombinedOutput() // the status is that of curl
+		cmd = program(t, dir, "exec", "-p", "p.yaml", "--", "bash", "-c", script)
+		cmd.Dir = work
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		alone, _ := cmd.Output()
+		if got := strings.TrimSuffix(string(both), "\n"); got != strings.TrimSuffix(want[0], "\n") {
+			t.Errorf("%s: prints\n%s\nwant\n%s", script, both, want[0])
+		}
+		if got := strings.TrimSuffix(string(alone), "\n"); got != strings.TrimSuffix(want[1], "\n") || !strings.Contains(stderr.String(), evil) {
+			t.Errorf("%s: prints\n%s\nand on standard error\n%s", script, alone, stderr.String())
+		}
+	}
 }

@@ -53,6 +53,25 @@ func Line(s string) string {
 	return strings.Join(parts, "\t")
 }
 
+// DeniedPrefix begins each line of [Denied].
+const DeniedPrefix = "agentsh: denied: "
+
+// Denied describes a refusal in one line: what was refused, by which rule (empty: none),
+// where the rule is (empty: nowhere), and a message (may be empty).
+func Denied(what, rule, at, message string) string {
+	line := DeniedPrefix + Visible(what)
+	if rule != "" {
+		if at == "" {
+			at = "the policy's default"
+		}
+		line += " (rule " + Visible(rule) + ", " + Visible(at) + ")"
+	}
+	if message != "" {
+		line += ": " + Visible(message)
+	}
+	return line
+}
+
 // Short returns [Visible] of at most limit characters of s. Longer text is cut,
 // and its length in bytes is appended.
 func Short(s string, limit int) string {

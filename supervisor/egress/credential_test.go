@@ -185,7 +185,7 @@ func TestACredentialHasOnePosition(t *testing.T) {
 		w := newWorld(t, everything, credentials(test.header, test.query, "api.test"))
 		w.place(w.web(true, echo), "192.0.2.1", 443, "api.test")
 		code, body := do(t, w.client(false), "GET", test.url, "", test.with)
-		if (code == 200) != test.good || !test.good && !strings.Contains(body, "rule: credential api") {
+		if (code == 200) != test.good || !test.good && !strings.Contains(body, "(rule credential api") {
 			t.Errorf("%+v: %d %s", test, code, body)
 		}
 	}

@@ -30,13 +30,13 @@ func TestAllowedHostsAreReachedAndOthersReadTheReason(t *testing.T) {
 		t.Errorf("%d %s", code, body)
 	}
 	code, body := w.get(c, "http://evil.test/")
-	for _, part := range []string{"evil is not for you", "no-evil at p.yaml:5:5", "hint: allowed destinations: good.test"} {
+	for _, part := range []string{"evil is not for you", "no-evil, p.yaml:5:5", "hint: allowed destinations: good.test"} {
 		if code != 403 || !strings.Contains(body, part) {
 			t.Errorf("%d %s lacks %q", code, body, part)
 		}
 	}
 	_, _, code, body = w.connect("evil.test:443")
-	if code != 403 || !strings.Contains(body, "no-evil at p.yaml:5:5") {
+	if code != 403 || !strings.Contains(body, "no-evil, p.yaml:5:5") {
 		t.Errorf("%d %s", code, body)
 	}
 	if _, _, code, _ := w.connect("good.test:22"); code != 403 {

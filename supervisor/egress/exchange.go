@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"strings"
 	"sync"
 
 	"agentsh/policy"
@@ -148,6 +149,7 @@ func (x *exchange) permit(r *http.Request) *refusal {
 	e.Net.Sent, e.Net.Received, e.Net.Millis = 0, 0, 0 // they count the whole connection
 	e.Decision, e.Rule = v.Effect.String(), ruleOf(v.diag)
 	if refused != nil {
+		refused.what = strings.TrimSpace(e.Op + " " + e.Path + " " + e.Target)
 		e.Decision, e.Message, e.Hint, e.Rule = policy.Deny.String(), refused.diag.Message, refused.diag.Hint, ruleOf(refused.diag)
 	}
 	if err := c.p.opts.Emit(e); err != nil && refused == nil {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -22,8 +23,9 @@ const (
 // refusal is why a connection or request does not go ahead. The client reads it; a
 // denial is recorded.
 type refusal struct {
-	failure bool // the destination failed; nothing was denied
-	unclear bool // servers may read the request in different ways
+	failure bool   // the destination failed; nothing was denied
+	unclear bool   // servers may read the request in different ways
+	what    string // was refused, as its event has it
 	diag    policy.Diagnostic
 }
 
@@ -59,21 +61,16 @@ func (r *refusal) status() int {
 }
 
 // text is the refusal as the client reads it: what was refused, by which rule, and
-// what would be allowed.
+// what would be allowed. agentsh prints the same lines where the client does not.
 func (r *refusal) text() string {
 	var b strings.Builder
 	if r.failure {
 		fmt.Fprintf(&b, "agentsh: %s\n", r.diag.Message)
 		return b.String()
 	}
-	fmt.Fprintf(&b, "agentsh: denied: %s\n", r.diag.Message)
-	if r.diag.Pos.Line > 0 {
-		fmt.Fprintf(&b, "agentsh: rule: %s at %s\n", r.diag.Rule, r.diag.Pos)
-	} else {
-		fmt.Fprintf(&b, "agentsh: rule: %s\n", r.diag.Rule)
-	}
+	b.WriteString(text.Denied(r.what, r.diag.Rule, r.diag.At().Position(), r.diag.Message) + "\n")
 	if r.diag.Hint != "" {
-		fmt.Fprintf(&b, "agentsh: hint: %s\n", r.diag.Hint)
+		b.WriteString("agentsh: hint: " + text.Visible(r.diag.Hint) + "\n")
 	}
 	return b.String()
 }
@@ -90,7 +87,7 @@ func (r *refusal) respond(w http.ResponseWriter) {
 
 // write answers a CONNECT that is refused and announces the end of the connection.
 func (r *refusal) write(w io.Writer) {
-	text := r.text()
+	body := r.text()
 	status := r.status()
 	_, _ = fmt.Fprintf(
 		w,
@@ -98,8 +95,8 @@ func (r *refusal) write(w io.Writer) {
 			"close\r\n\r\n%s",
 		status,
 		http.StatusText(status),
-		len(text),
-		text,
+		len(body),
+		body,
 	) // the client may be gone
 }
 
@@ -109,6 +106,7 @@ func (p *Proxy) refuse(from origin, target string, r *refusal) *refusal {
 	if r.failure {
 		return r
 	}
+	r.what = target
 	e := from.event(target)
 	e.Decision, e.Message, e.Hint, e.Rule = policy.Deny.String(), r.diag.Message, r.diag.Hint, ruleOf(r.diag)
 	if err := p.opts.Emit(e); err != nil {

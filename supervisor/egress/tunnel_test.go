@@ -50,7 +50,7 @@ func TestEachRequestOfAConnectionIsJudged(t *testing.T) {
 				{"GET", "/y?z=1", "reads", 200},
 			} {
 				code, body := do(t, c, test.method, scheme+"://looked.test"+test.path, "")
-				if code != test.code || code == 403 && !strings.Contains(body, "rule: "+test.rule) {
+				if code != test.code || code == 403 && !strings.Contains(body, "(rule "+test.rule+",") {
 					t.Errorf("%s %s %s: %d %s", scheme, test.method, test.path, code, body)
 				}
 			}

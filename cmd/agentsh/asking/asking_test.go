@@ -282,7 +282,7 @@ func TestAQuestionComesAfterTheOutputBeforeIt(t *testing.T) {
 	for name, gap := range map[string]time.Duration{"late": 3 * settling / 4, "endless": settling / 2} {
 		synctest.Test(t, func(t *testing.T) {
 			var out bytes.Buffer
-			s := &screen{w: &out}
+			s := newScreen(&out)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -358,6 +358,57 @@ func FuzzModes(f *testing.F) {
 		m.read(b)
 		if len(m.differ) > mostModes || len(m.params) > 64 || strings.Trim(m.on()+m.off(), "\x1b[]\\?<>;:,=0123456789hlmuPsR_Gadq") != "" {
 			t.Errorf("%d modes, %q", len(m.differ), m.on())
+		}
+	})
+}
+
+// A reason that the command prints itself, before or after its event is known, is not
+// printed again. Otherwise it is.
+func TestAReasonThatTheCommandShowsIsNotPrintedAgain(t *testing.T) {
+	const first, line = "agentsh: denied: x", "agentsh: denied: x\nagentsh: hint: y"
+	for name, test := range map[string]struct {
+		before, after string // of the event
+		end           bool   // the command ends at once
+		want          string
+	}{
+		"before":        {before: first + "\n", want: first + "\n"},
+		"after":         {after: first + "\r\n", want: first + "\r\n"},
+		"not at all":    {after: "other\n", want: "agentsh: denied: x\r\nagentsh: hint: y\r\nother\n"},
+		"later":         {want: "agentsh: denied: x\r\nagentsh: hint: y\r\n"},
+		"at the end":    {end: true, want: "agentsh: denied: x\r\nagentsh: hint: y\r\n"},
+		"until the end": {after: first + "\n", end: true, want: first + "\n"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			s := newScreen(&out)
+			w := shared{s, s.shown.Watch(&out)}
+			_, _ = w.Write([]byte(test.before))
+			s.noticeUnlessShown(line)
+			_, _ = w.Write([]byte(test.after))
+			if test.end {
+				s.end()
+			}
+			time.Sleep(2 * showing)
+			synctest.Wait()
+			if out.String() != test.want {
+				t.Errorf("%s: %q, want %q", name, out.String(), test.want)
+			}
+		})
+	}
+}
+
+// What was shown long ago does not count.
+func TestAReasonIsPrintedAgainLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		s := newScreen(&out)
+		_, _ = shared{s, s.shown.Watch(&out)}.Write([]byte("agentsh: denied: x\n"))
+		time.Sleep(3 * showing)
+		s.noticeUnlessShown("agentsh: denied: x")
+		time.Sleep(2 * showing)
+		synctest.Wait()
+		if want := "agentsh: denied: x\nagentsh: denied: x\r\n"; out.String() != want {
+			t.Errorf("%q, want %q", out.String(), want)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package asking
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/foreground"
+	"agentsh/internal/text"
 )
 
 // endSequence ends a control sequence that a command began.
@@ -33,10 +35,17 @@ type screen struct {
 	modes modes      // that the command has set
 	wrote int        // writes of the command
 	kept  []string   // notices that wait for the end of a whole-screen program
+	late  []late     // notices that wait for the command to show them itself
 	mid   bool       // the command's last byte was not the end of a line
 
 	pipes  []*os.File   // where else the command writes: their readers may write to the terminal
 	flying atomic.Int32 // writes to them that have begun
+
+	shown *foreground.Shown // refusals in what the command writes
+}
+
+func newScreen(w io.Writer) *screen {
+	return &screen{w: w, shown: foreground.NewShown(text.DeniedPrefix)}
 }
 
 // share returns a writer of the command, which waits while a question is shown. One that
@@ -44,7 +53,7 @@ type screen struct {
 func (s *screen) share(w io.Writer) io.Writer {
 	switch f := foreground.FileOf(w); {
 	case foreground.IsTerminal(w):
-		return shared{s, w}
+		return shared{s, s.shown.Watch(w)}
 	case f == nil:
 		return w
 	default:
@@ -78,6 +87,10 @@ type shared struct {
 func (h shared) Write(b []byte) (int, error) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	if len(h.s.late) > 0 && !bytes.Contains(b, []byte(text.DeniedPrefix)) { // another program writes, such as a prompt
+		h.s.overdue(len(h.s.late))
+		h.s.print()
+	}
 	n, err := h.w.Write(b)
 	h.s.wrote++
 	if n > 0 {
@@ -164,6 +177,41 @@ func (s *screen) notice(line string) {
 	s.print()
 }
 
+// showing is how long a command has to print the answer of a refused request.
+const showing = 200 * time.Millisecond
+
+// late is a notice about a request that was refused with an answer.
+type late struct {
+	line  string
+	since time.Time // a command that showed the first line since then showed the notice
+}
+
+// noticeUnlessShown prints a line unless the command shows its first line itself.
+func (s *screen) noticeUnlessShown(line string) {
+	s.mu.Lock()
+	s.late = append(s.late, late{line, time.Now().Add(-showing)}) // the answer may be earlier than its event
+	s.mu.Unlock()
+	time.AfterFunc(showing, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.late) > 0 { // end leaves none
+			s.overdue(1)
+			s.print()
+		}
+	})
+}
+
+// overdue has the first n late notices printed. It is called with mu held.
+func (s *screen) overdue(n int) {
+	for _, l := range s.late[:n] {
+		first, _, _ := strings.Cut(l.line, "\n")
+		if !s.shown.Since(first, l.since) && len(s.kept) < mostKept {
+			s.kept = append(s.kept, l.line)
+		}
+	}
+	s.late = s.late[n:]
+}
+
 // print prints the notices. It is called with mu held.
 func (s *screen) print() {
 	if len(s.kept) == 0 || s.modes.whole() {
@@ -184,6 +232,7 @@ func (s *screen) end() {
 	}
 	defer s.mu.Unlock()
 	s.modes = modes{}
+	s.overdue(len(s.late))
 	s.print()
 }
 

@@ -34,7 +34,7 @@ func Open(streams *wire.Streams) (*Terminal, string) {
 	if err != nil {
 		return nil, "agentsh has no terminal to ask on"
 	}
-	t := &Terminal{tty: tty, screen: &screen{w: tty}}
+	t := &Terminal{tty: tty, screen: newScreen(tty)}
 	streams.Stdout, streams.Stderr = t.screen.share(streams.Stdout), t.screen.share(streams.Stderr)
 	if sameTerminal(foreground.FileOf(streams.Stdin), tty) {
 		t.keys = newKeys(streams.Stdin, nil)
@@ -109,6 +109,10 @@ const stopped = 2 * time.Second
 // Notice prints a line between what the command writes. While a program uses the
 // whole screen, the line waits.
 func (t *Terminal) Notice(line string) { t.screen.notice(line) }
+
+// NoticeUnlessShown prints a line shortly afterwards, unless the command prints its first
+// line meanwhile.
+func (t *Terminal) NoticeUnlessShown(line string) { t.screen.noticeUnlessShown(line) }
 
 // Close prints the lines that wait. Nothing of the terminal is used afterwards.
 func (t *Terminal) Close() {
