@@ -47,6 +47,7 @@ var ranks = map[string]int{
 	"internal/beneath":           0, // files below a descriptor, through no link
 	"internal/trash":             1, // the file server saves deleted files, the command restores them
 	"internal/snapshot":          1, // checkpoints, previous content and the store of a user
+	"internal/stdio":             0, // the first messages of a stream, of both programs
 	"internal/agentfile":         0, // every backend starts or sends it
 	"internal/foreground":        2, // both commands run commands of a channel
 	"internal/cli":               1, // the commands that both programs have
@@ -65,6 +66,7 @@ var ranks = map[string]int{
 	"controller/sandbox":         1,
 	"controller/image":           1, // finds root file systems, knows no harness
 	"controller/sandbox/local":   2,
+	"controller/sandbox/remote":  3, // keeps its files on this host as local does
 	"controller/sandbox/host":    1,
 	"controller/git":             2, // runs git of the host
 	"controller/record":          3,
@@ -93,6 +95,7 @@ var ranks = map[string]int{
 	"controller":                 4,
 	"controller/report":          5, // describes runs; the command is beside it
 	"supervisor/host":            5, // serves sessions, lists them and describes the machine
+	"supervisor/place":           6, // makes sandboxes for controllers elsewhere, and serves one
 	"cmd/agentsh/asking":         3, // a person's answers; knows no session
 	"cmd/agentsh/failure":        0, // how a command line ends
 	"cmd/agentsh/discovery":      5, // sessions and what explains them find one policy
@@ -142,6 +145,7 @@ var owners = map[string][]string{
 	"os/exec": {
 		"supervisor/launch",
 		"controller/sandbox/local",
+		"controller/sandbox/remote",
 		"controller/sandbox/host",
 		"internal/testenv",
 		"packaging/release",

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,28 +18,36 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/supervisor/host"
 	"agentsh/supervisor/imageroot"
+	"agentsh/supervisor/place"
 )
 
-// newServeCommand serves a controller over descriptors that it hands down.
-func newServeCommand() *cobra.Command {
-	var stream, bootstrap, lease int
-	var config, socket string
-	var root imageroot.Options
-	cmd := &cobra.Command{
-		Use:     "serve [--stream-fd N --bootstrap-fd N | --socket PATH]",
-		Example: "  agentsh serve --socket /run/agentsh/work.sock",
-		Short:   "Serve a session for a controller",
-		Long: `Serve a session for the controller that started this program.
+const serveText = `Serve a session for the controller that started this program.
 
 The controller describes the session on one descriptor and sends commands over the
 other. Neither arguments nor the environment contain any of it. The session ends with
 the stream. With --socket the session is one of 'agentsh session create', which
 starts this command, and commands arrive over the socket.
 
+With --stdio the controller is on another machine, and standard input and output are
+the stream to it. The first frame on it describes the sandbox, which this command makes
+and removes: see doc/remote.md.
+
 Without flags it is the entry point of a container whose shells share a session, see
 'agentsh shim install --session shared'. It opens that session, and ends it when it is
-asked to end.`,
-		Args: cobra.NoArgs,
+asked to end.`
+
+// newServeCommand serves a controller over descriptors that it hands down.
+func newServeCommand() *cobra.Command {
+	var stream, bootstrap, lease int
+	var config, socket, placed string
+	var overStdio bool
+	var root imageroot.Options
+	cmd := &cobra.Command{
+		Use:     "serve [--stream-fd N --bootstrap-fd N | --socket PATH | --stdio]",
+		Example: "  agentsh serve --socket /run/agentsh/work.sock",
+		Short:   "Serve a session for a controller",
+		Long:    serveText,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
 			if err == nil {
@@ -56,7 +62,13 @@ asked to end.`,
 					"--stream-fd": stream, "--bootstrap-fd": bootstrap, "--lease-fd": lease,
 				})
 			}
+			if overStdio {
+				return serveStdio(cmd.Context(), config)
+			}
 			options := host.Options{Operator: operator, Build: version, Confine: true} // this process serves one session
+			if placed != "" {
+				return failed(place.ServeSandbox(cmd.Context(), placed, options), "'agentsh serve --stdio' starts this command")
+			}
 			if socket != "" {
 				return serveSocket(cmd.Context(), socket, options)
 			}
@@ -83,6 +95,9 @@ asked to end.`,
 		},
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "`PATH` of the socket to answer on")
+	cmd.Flags().BoolVar(&overStdio, "stdio", false, "serve a controller on another machine over standard input and output")
+	cmd.Flags().StringVar(&placed, "place", "", "`DIR` of a sandbox of serve --stdio")
+	_ = cmd.Flags().MarkHidden("place") // of this program alone; fails for an unknown flag only
 	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")
 	cmd.Flags().IntVar(&bootstrap, "bootstrap-fd", 0, "descriptor `N` from which the session is described")
 	cmd.Flags().IntVar(&lease, "lease-fd", 0, "descriptor `N` that stays open until the session ends")
@@ -90,9 +105,12 @@ asked to end.`,
 	cmd.Flags().StringVar(&root.Image, "image-root", "", "serve in the root file system `DIR`; takes a mount namespace of its own")
 	cmd.Flags().StringVar(&root.Dir, "image-sandbox", "", "`DIR` of the sandbox, for the changes to the root file system")
 	cmd.MarkFlagsRequiredTogether("image-root", "image-sandbox")
-	cmd.MarkFlagsMutuallyExclusive("socket", "image-root")
-	cmd.MarkFlagsMutuallyExclusive("socket", "stream-fd")
-	cmd.MarkFlagsMutuallyExclusive("socket", "bootstrap-fd")
+	for _, other := range []string{"image-root", "stream-fd", "bootstrap-fd"} {
+		for _, one := range []string{"socket", "stdio", "place"} {
+			cmd.MarkFlagsMutuallyExclusive(one, other)
+		}
+	}
+	cmd.MarkFlagsMutuallyExclusive("socket", "stdio", "place")
 	return cmd
 }
 
@@ -124,9 +142,6 @@ func serveSocket(ctx context.Context, socket string, options host.Options) error
 	return nil
 }
 
-// maxBootstrap bounds the description of a session, in bytes.
-const maxBootstrap = 4 * wire.MaxMessage
-
 // readBootstrap reads the session's description to its end.
 func readBootstrap(fd int) (wire.Bootstrap, error) {
 	var boot wire.Bootstrap
@@ -135,15 +150,5 @@ func readBootstrap(fd int) (wire.Bootstrap, error) {
 	}
 	f := os.NewFile(uintptr(fd), "bootstrap")
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxBootstrap+1))
-	if err != nil {
-		return boot, fmt.Errorf("bootstrap: %w", err)
-	}
-	if len(data) > maxBootstrap {
-		return boot, fmt.Errorf("bootstrap: more than %d bytes", maxBootstrap)
-	}
-	if err := json.Unmarshal(data, &boot); err != nil {
-		return boot, fmt.Errorf("bootstrap: %w", err)
-	}
-	return boot, nil
+	return host.ReadBootstrap(f)
 }

@@ -25,6 +25,8 @@ type Operator interface {
 	Connections() []wire.Connection
 	// Reload replaces the policy, or changes nothing.
 	Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error)
+	// End ends the session. The connection goes on.
+	End() (wire.Ended, error)
 }
 
 // serveSession serves one request about the session.
@@ -66,6 +68,9 @@ func (s *Server) session(ctx context.Context, ch io.Writer, req wire.SessionRequ
 	case req.Op == wire.OpReload && req.Reload != nil:
 		done, err := o.Reload(ctx, *req.Reload)
 		return wire.SessionReply{Reloaded: &done}, err
+	case req.Op == wire.OpEnd:
+		ended, err := o.End()
+		return wire.SessionReply{Ended: &ended}, err
 	}
 	return wire.SessionReply{}, unknown
 }
@@ -98,6 +103,18 @@ func (c *Client) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, erro
 		return wire.Reloaded{}, err
 	}
 	return *reply.Reloaded, nil
+}
+
+// End ends the session and all its processes. Its events can then be read to their end.
+func (c *Client) End(ctx context.Context) (wire.Ended, error) {
+	reply, err := c.session(ctx, wire.SessionRequest{Op: wire.OpEnd})
+	if err == nil && reply.Ended == nil {
+		err = errors.New("session: the answer does not tell how it ended")
+	}
+	if err != nil {
+		return wire.Ended{}, err
+	}
+	return *reply.Ended, nil
 }
 
 // FollowApprovals calls fn with the pending approvals, now and after each change. It

@@ -33,20 +33,22 @@ var Authorities = []string{
 
 // Paths of a sandbox of agentctl.
 const (
-	Sandbox      = "/sandbox"
-	Home         = Sandbox + "/home"          // HOME of the agent
-	ConfigDir    = Sandbox + "/claude-config" // agents, skills and plugins
-	Workspace    = Sandbox + "/workspace"     // the repository lies below it
-	EnvFile      = Workspace + "/.env"
-	EnvDir       = Workspace + "/.env.d" // read by name, [GeneratedName] last
-	GeneratedEnv = EnvDir + "/" + GeneratedName
-	RuntimeDir   = Workspace + "/.claude"     // settings and hooks of the agent program
-	HookLog      = ConfigDir + "/hooks.log"   // what the hooks did
-	HookState    = ConfigDir + "/hooks.state" // how much of Refusals they have read
-	AgentInput   = Workspace + "/agent-input" // what the harness gives the agent to read
-	Output       = Workspace + "/output"      // what the agent leaves for the harness
-	Feedback     = Workspace + "/feedback"    // messages of validators
-	OutputSchema = Workspace + "/.fullsend/output-schema.json"
+	Sandbox       = "/sandbox"
+	Home          = Sandbox + "/home"          // HOME of the agent
+	ConfigDir     = Sandbox + "/claude-config" // agents, skills and plugins
+	Workspace     = Sandbox + "/workspace"     // the repository lies below it
+	EnvFile       = Workspace + "/.env"
+	EnvDir        = Workspace + "/.env.d" // read by name, [GeneratedName] last
+	GeneratedEnv  = EnvDir + "/" + GeneratedName
+	RuntimeDir    = Workspace + "/.claude"     // settings and hooks of the agent program
+	HookLog       = ConfigDir + "/hooks.log"   // what the hooks did
+	HookState     = ConfigDir + "/hooks.state" // how much of Refusals they have read
+	AgentInput    = Workspace + "/agent-input" // what the harness gives the agent to read
+	Output        = Workspace + "/output"      // what the agent leaves for the harness
+	Feedback      = Workspace + "/feedback"    // messages of validators
+	OutputSchema  = Workspace + "/.fullsend/output-schema.json"
+	Export        = "/.agentsh-export" // of the files channel alone: what a sandbox elsewhere leaves
+	ExportedTrash = Export + "/trash"
 )
 
 // GeneratedName is the file of [EnvDir] that holds env.sandbox of the harness.

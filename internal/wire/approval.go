@@ -76,6 +76,7 @@ const (
 	OpAnswer    = "answer"
 	OpReload    = "reload"
 	OpNet       = "net" // the open connections
+	OpEnd       = "end" // end the session; its events and its trash can then be read to their end
 )
 
 // SessionRequest is an operator's request about a session, not about one
@@ -96,6 +97,7 @@ type SessionReply struct {
 	Reloaded *Reloaded `json:"reloaded,omitempty"`
 
 	Connections []Connection `json:"connections,omitempty"`
+	Ended       *Ended       `json:"ended,omitempty"`
 }
 
 // Reload replaces a session's policy.

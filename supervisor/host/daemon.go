@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,7 +38,7 @@ func startDaemon(ctx context.Context, v *reservation, config string, boot wire.B
 	if err != nil {
 		return err
 	}
-	description, err := memoryFile(data)
+	description, err := MemoryFile(data)
 	if err != nil {
 		return err
 	}
@@ -88,8 +87,8 @@ func ready(result io.Reader) error {
 	return nil
 }
 
-// memoryFile is data in a file that has no name.
-func memoryFile(data []byte) (*os.File, error) {
+// MemoryFile is data in a file that has no name. It describes a session to its supervisor.
+func MemoryFile(data []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate(donatedBoot, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("memory file: %w", err)
@@ -136,14 +135,26 @@ func (d *daemon) receive() error {
 		return errors.New("a descriptor is missing")
 	}
 	defer description.Close()
-	data, err := io.ReadAll(io.NewSectionReader(description, 0, 4*wire.MaxMessage))
+	d.boot, err = ReadBootstrap(io.NewSectionReader(description, 0, maxBootstrap+1))
+	return err
+}
+
+// maxBootstrap bounds the description of a session, in bytes.
+const maxBootstrap = 4 * wire.MaxMessage
+
+// ReadBootstrap reads the description of a session to its end.
+func ReadBootstrap(r io.Reader) (boot wire.Bootstrap, err error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxBootstrap+1))
 	if err != nil {
-		return fmt.Errorf("bootstrap: %w", err)
+		return boot, fmt.Errorf("bootstrap: %w", err)
 	}
-	if err := json.NewDecoder(bytes.NewReader(data)).Decode(&d.boot); err != nil {
-		return fmt.Errorf("bootstrap: %w", err)
+	if len(data) > maxBootstrap {
+		return boot, fmt.Errorf("bootstrap: more than %d bytes", maxBootstrap)
 	}
-	return nil
+	if err := json.Unmarshal(data, &boot); err != nil {
+		return boot, fmt.Errorf("bootstrap: %w", err)
+	}
+	return boot, nil
 }
 
 // serve opens the session and closes it when it has ended.
@@ -153,7 +164,7 @@ func (d *daemon) serve(ctx context.Context, o Options) error {
 		return err
 	}
 	err = d.answer(ctx)
-	return errors.Join(err, d.session.Close(), d.close())
+	return errors.Join(err, d.ending.close(), d.close())
 }
 
 // answer takes connections until the session ends, and waits for their ends.

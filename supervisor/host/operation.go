@@ -11,6 +11,7 @@ import (
 type operation struct {
 	session *supervisor.Session
 	vars    map[string]string // of policies
+	ending  *ending
 }
 
 // Approvals are the questions that wait for a person.
@@ -28,6 +29,9 @@ func (o operation) Follow(ctx context.Context, command string, fn func([]wire.Pe
 
 // Answer answers one question.
 func (o operation) Answer(a wire.ApprovalAnswer) error { return o.session.Approvals().Answer(a) }
+
+// End ends a session whose controller reads everything over its channel. See [ending].
+func (o operation) End() (wire.Ended, error) { return o.ending.export() }
 
 // Reload replaces the session's policy from the sources of another one. See
 // [supervisor.Session.Reload].

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
@@ -60,7 +61,7 @@ func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, o Options) e
 		// The controller did not end the session, so it is gone, whatever broke.
 		err = k.serve(ctx, h)
 	}
-	return errors.Join(err, k.close(), h.session.Close(), h.close())
+	return errors.Join(err, k.close(), h.ending.close(), h.close())
 }
 
 // openHandler opens the session that boot describes. The caller closes the
@@ -83,6 +84,7 @@ func openHandler(ctx context.Context, boot wire.Bootstrap, o Options) (*handler,
 	if h.session, err = supervisor.Open(ctx, cfg); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
+	h.ending = &ending{session: h.session, log: log, boot: boot}
 	if o.Confine {
 		if err := h.session.Confine(); err != nil {
 			return nil, errors.Join(err, h.session.Close(), log.Close())
@@ -123,6 +125,7 @@ type handler struct {
 	build   string
 	session *supervisor.Session
 	log     *audit.Log
+	ending  *ending
 	files   *channel.Roots
 	roots   []*os.Root
 }
@@ -172,13 +175,21 @@ func (h *handler) mounts() ([]channel.Mount, error) {
 		h.roots = append(h.roots, root)
 		out = append(out, channel.Mount{Path: d.Path, Root: root, Owner: d.Owner})
 	}
+	if h.boot.ExportDir != "" {
+		root, err := os.OpenRoot(h.boot.ExportDir)
+		if err != nil {
+			return nil, err
+		}
+		h.roots = append(h.roots, root)
+		out = append(out, channel.Mount{Path: layout.Export, Root: root})
+	}
 	return out, nil
 }
 
 // server is the configuration that the servers of all connections share.
 func (h *handler) server() channel.ServerConfig {
 	return channel.ServerConfig{
-		HostKey: h.boot.HostKey, AuthorizedKey: h.boot.AuthorizedKey, Handler: h, Operator: operation{h.session, h.boot.Vars},
+		HostKey: h.boot.HostKey, AuthorizedKey: h.boot.AuthorizedKey, Handler: h, Operator: operation{h.session, h.boot.Vars, h.ending},
 		Hello: wire.Hello{
 			Version: wire.Current, Build: h.build, BootID: bootID(), Instance: h.session.ID(),
 			PolicyDigest: h.session.Config().Policy.Digest(), Capabilities: proven(h.session),
@@ -203,7 +214,7 @@ func (h *handler) close() error {
 	for _, r := range h.roots {
 		errs = append(errs, r.Close())
 	}
-	return errors.Join(append(errs, h.log.Close())...)
+	return errors.Join(append(errs, h.ending.closeLog())...)
 }
 
 // Recover restores and removes deleted files, and has commands see files that were
@@ -232,6 +243,9 @@ func (h *handler) Freeze(ctx context.Context, in io.Reader, out io.Writer) error
 
 // Exec runs one command. See [supervisor.Session.Exec].
 func (h *handler) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
+	if h.ending.over.Load() {
+		return wire.Exit{}, wire.TreeEmpty{}, errEnded
+	}
 	return h.session.Exec(ctx, req, s)
 }
 

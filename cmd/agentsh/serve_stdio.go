@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
+	"agentsh/supervisor/place"
+)
+
+// serveStdio makes and serves a sandbox for a controller on another machine.
+func serveStdio(ctx context.Context, config string) error {
+	const hint = "agentctl starts this command over ssh, or what --connect of agentctl run names"
+	s, err := openStdio()
+	if err != nil {
+		return failure.New(failure.Ours, err, hint)
+	}
+	path, err := layout.FindState(os.Getenv, os.Geteuid())
+	if err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
+	state, err := statedir.Open(path)
+	if err == nil && config != "" {
+		config, err = filepath.Abs(config)
+	}
+	if err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
+	o := place.Options{State: state, Build: version, Config: config, Messages: os.Stderr}
+	return failed(place.Serve(ctx, s, o), hint)
+}
+
+// failed is the failure of an error; nil stays nil.
+func failed(err error, hint string) error {
+	if err == nil {
+		return nil
+	}
+	return failure.New(failure.Ours, err, hint)
+}
+
+// controllerStream is standard input and output as one stream.
+type controllerStream struct{ in, out *os.File }
+
+// openStdio takes standard input and output. Descriptors of its own have deadlines, and
+// writing to a stream that has ended is an error instead of a signal. See os/signal,
+// SIGPIPE.
+func openStdio() (*controllerStream, error) {
+	var files [2]*os.File
+	for fd, name := range []string{"standard input", "standard output"} {
+		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+		if err == nil {
+			err = unix.SetNonblock(own, true)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		files[fd] = os.NewFile(uintptr(own), name)
+		if err := files[fd].SetDeadline(time.Time{}); err != nil {
+			return nil, fmt.Errorf("%s is neither a pipe nor a socket: %w", name, err)
+		}
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	for fd := range files { // the stream ends when the two above are closed
+		if err := unix.Dup3(int(null.Fd()), fd, 0); err != nil {
+			return nil, fmt.Errorf("standard input and output: %w", err)
+		}
+	}
+	return &controllerStream{files[0], files[1]}, nil
+}
+
+func (s *controllerStream) Read(p []byte) (int, error)        { return s.in.Read(p) }
+func (s *controllerStream) Write(p []byte) (int, error)       { return s.out.Write(p) }
+func (s *controllerStream) SetReadDeadline(t time.Time) error { return s.in.SetReadDeadline(t) }
+func (s *controllerStream) Close() error                      { return errors.Join(s.in.Close(), s.out.Close()) }

@@ -1,0 +1,62 @@
+package wire
+
+import "time"
+
+// MaxPlaceRequest is the largest [PlaceRequest], in bytes.
+const MaxPlaceRequest = 4 * MaxMessage
+
+// PlaceHello is the first frame of agentsh serve --stdio.
+type PlaceHello struct {
+	Version Version `json:"version"`
+	Build   string  `json:"build"`
+}
+
+// Operations of [PlaceRequest].
+const (
+	PlaceServe   = "serve"   // make a sandbox; the SSH channel follows on the same stream
+	PlaceCollect = "collect" // remove sandboxes; a [PlaceCollected] answers
+)
+
+// PlaceRequest is the frame that a controller sends to agentsh serve --stdio, where it
+// was started on another machine: the place.
+type PlaceRequest struct {
+	Version Version `json:"version"`
+	Op      string  `json:"op"`
+	Owner   string  `json:"owner"` // names the controller's state directory
+	// ID names the sandbox. The place chooses the paths of Bootstrap: that of the only
+	// governed directory, AuditPath, StoreDir and ExportDir are empty.
+	ID        string     `json:"id,omitempty"`
+	NeedBytes int64      `json:"need_bytes,omitempty"` // disk space that must be free
+	Bootstrap *Bootstrap `json:"bootstrap,omitempty"`
+
+	Keep   []string `json:"keep,omitempty"`    // collect: the owner's sandboxes that are in use
+	DryRun bool     `json:"dry_run,omitempty"` // collect: remove nothing
+}
+
+// PlaceLabels describe a sandbox of a place, in its directory.
+type PlaceLabels struct {
+	Version int       `json:"version"` // 1
+	ID      string    `json:"id"`
+	Owner   string    `json:"owner"`
+	Created time.Time `json:"created"`
+	PID     int       `json:"pid,omitempty"`        // the supervisor
+	Start   uint64    `json:"start_time,omitempty"` // its start time, proc(5) field 22
+	// LeaseSeconds is how long the supervisor goes on without its controller.
+	LeaseSeconds int `json:"lease_seconds"`
+}
+
+// PlaceCollected answers PlaceCollect.
+type PlaceCollected struct {
+	Sandboxes []PlaceLeftover `json:"sandboxes"`
+}
+
+// PlaceLeftover is one sandbox that was removed, or would be.
+type PlaceLeftover struct {
+	ID    string `json:"id"`
+	Error string `json:"error,omitempty"` // why it could not be removed
+}
+
+// Ended answers [OpEnd].
+type Ended struct {
+	Trashed int `json:"trashed"` // files in the trash, below [layout.Export]
+}

@@ -1,0 +1,55 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"agentsh/internal/wire"
+)
+
+// Copy is a log whose events another machine numbered and chained. It has the same
+// bytes as the original. It is for one goroutine.
+type Copy struct {
+	file *os.File
+	head Head
+	line []byte
+}
+
+// NewCopy makes the file of a copy, which must not exist, with mode 0600.
+func NewCopy(path string) (*Copy, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("copy the audit log: %w", err)
+	}
+	return &Copy{file: f}, nil
+}
+
+// Append writes one event. It refuses an event that was changed, or that does not follow
+// the last one.
+func (c *Copy) Append(e wire.Event) error {
+	line, err := appendEvent(c.line[:0], &e)
+	if err == nil && len(line) >= MaxLine {
+		err = fmt.Errorf("event of %d bytes, at most %d", len(line), MaxLine)
+	}
+	if err != nil {
+		return fmt.Errorf("copy the audit log: %w", err)
+	}
+	head, err := link(line, c.head)
+	if err != nil {
+		return fmt.Errorf("copy the audit log: %w", err)
+	}
+	line = append(line, '\n')
+	c.line = line
+	if _, err := c.file.Write(line); err != nil {
+		return fmt.Errorf("copy the audit log: %w", err)
+	}
+	c.head = head
+	return nil
+}
+
+// Head is the last event of the copy.
+func (c *Copy) Head() Head { return c.head }
+
+// Close brings the copy to disk and closes it.
+func (c *Copy) Close() error { return errors.Join(c.file.Sync(), c.file.Close()) }
