@@ -9,6 +9,10 @@
 //	                                                │   └─ commands
 //	                                                └─ file server (agentsh-fuse)
 //
+// A sandbox on another machine has the same channel over ssh or another program
+// (controller/sandbox/remote). agentsh serve --stdio makes the sandbox there, and passes
+// bytes between the stream and the supervisor (supervisor/place).
+//
 // The session init and the file server are this same binary under other names:
 // the init is a constructor that never reaches Go (supervisor/launch/init.c),
 // as is the start of an approval program (supervisor/launch/outside.c),

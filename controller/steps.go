@@ -15,6 +15,7 @@ import (
 	"agentsh/controller/provider"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
+	"agentsh/controller/sandbox"
 	"agentsh/internal/wire"
 )
 
@@ -401,7 +402,10 @@ func (r *run) deliver(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if r.result.Trashed, err = r.box.sandbox.Trash(ctx, filepath.Join(r.results.staging, trashName)); err != nil {
+	r.result.Trashed, err = r.box.sandbox.Trash(ctx, filepath.Join(r.results.staging, trashName))
+	if errors.Is(err, sandbox.ErrGone) { // it was elsewhere
+		r.progress.warn("deleted files are lost: %v", err)
+	} else if err != nil {
 		return err
 	}
 	if !r.keeps() {

@@ -35,6 +35,8 @@ for set in "$@"; do
 		tool zsh zsh
 		tool vim vim
 		tool patch patch
+		tool ssh openssh-client
+		tool sshd openssh-server
 		tool rsync rsync
 		;;
 	packages) for p in mmdebstrap rpm pacman-package-manager zstd musl musl-tools busybox-static qemu-user-static systemd man-db; do want "$p"; done ;;

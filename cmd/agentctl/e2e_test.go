@@ -56,6 +56,7 @@ type fixture struct {
 	harness string   // empty: harness.yaml
 	setenv  []string // more variables of the host
 	above   []string // what agentctl runs below; empty: nothing
+	place   []string // flags that say where the sandbox is; empty: on this machine
 }
 
 // newFixture creates a fixture. The agent is a script; more is added to the
@@ -152,7 +153,7 @@ func (p *fixture) command(args ...string) *exec.Cmd {
 }
 
 func (p *fixture) runArgs(more ...string) []string {
-	return append([]string{"run", cmp.Or(p.harness, "harness.yaml"), "--repo", "repo", "--out", "out"}, more...)
+	return slices.Concat([]string{"run", cmp.Or(p.harness, "harness.yaml"), "--repo", "repo", "--out", "out"}, p.place, more)
 }
 
 // run runs the harness and returns the result object and the exit code.
@@ -176,7 +177,7 @@ func (p *fixture) run(more ...string) (controller.Result, int) {
 func (p *fixture) checkClean() {
 	p.t.Helper()
 	checkResults(p.t, p.dir)
-	for _, dir := range []string{"state/agentsh/sandboxes"} {
+	for _, dir := range []string{"state/agentsh/sandboxes", "place/agentsh/remote"} {
 		entries, err := os.ReadDir(p.path(dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.t.Error(err)
@@ -198,14 +199,18 @@ func (p *fixture) checkClean() {
 	}
 }
 
-func TestTheExampleRunsEndToEnd(t *testing.T) {
+func TestTheExampleRunsEndToEnd(t *testing.T) { runExample(t) }
+
+// runExample runs the example of the README with more flags.
+func runExample(t *testing.T, flags ...string) {
+	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("curl"))
 	bin, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &fixture{t: t, bin: bin, dir: t.TempDir()}
-	p.state = p.path("state")
+	p.state, p.setenv = p.path("state"), []string{"HOME=" + p.dir}
 	if err := os.CopyFS(p.path("examples"), os.DirFS("../../examples")); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +226,8 @@ func TestTheExampleRunsEndToEnd(t *testing.T) {
 		t.Fatalf("prepare.sh: %v\n%s", err, out)
 	}
 	t.Cleanup(p.checkClean)
-	cmd := p.command("run", "examples/fix-bug/harness.yaml", "--repo", "examples/fix-bug/repo", "--out", "out/fix-bug")
+	run := []string{"run", "examples/fix-bug/harness.yaml", "--repo", "examples/fix-bug/repo", "--out", "out/fix-bug"}
+	cmd := p.command(append(run, flags...)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

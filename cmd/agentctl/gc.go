@@ -9,12 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
-	"agentsh/controller/sandbox/local"
 	"agentsh/internal/text"
 )
 
 func newGCCommand() *cobra.Command {
 	var asJSON, dryRun bool
+	var place placeFlags
 	days := int(controller.RecordAge / (24 * time.Hour))
 	cmd := &cobra.Command{
 		Use:   "gc",
@@ -25,14 +25,18 @@ removes extracted images that were not used for that long, and for at least 25 h
 Runs that are going on are not touched, and neither are results and their images. A
 run does the same when it starts, except for images.
 
-The audit log of a sandbox that is removed stays with the record of its run.`,
+The audit log of a sandbox that is removed stays with the record of its run.
+
+With --backend and --connect of a run, gc also asks the place of its sandbox, and
+removes there what this user's runs left.`,
 		Example: "  agentctl gc --dry-run --runs-older-than 7",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if days < 0 || days > maxDays {
 				return fmt.Errorf("--runs-older-than %d: a number of days", days)
 			}
-			state, backend, err := openState(local.Name, "", "")
+			place.look = true
+			state, backend, err := place.openState("", "")
 			if err != nil {
 				return err
 			}
@@ -53,6 +57,7 @@ The audit log of a sandbox that is removed stays with the record of its run.`,
 			return nil
 		},
 	}
+	place.add(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "remove nothing, and print what would be removed")
 	cmd.Flags().IntVar(&days, "runs-older-than", days,

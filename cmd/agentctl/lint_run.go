@@ -12,7 +12,6 @@ import (
 
 	"agentsh/controller"
 	"agentsh/controller/harness"
-	"agentsh/controller/sandbox/local"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 )
@@ -39,7 +38,9 @@ func (f *runFlags) check(ctx context.Context, stderr io.Writer, name string) (_ 
 	if err != nil {
 		return nil, err
 	}
-	o.Backend = local.New(local.Config{State: o.State, Agentsh: program, Operator: o.Model.Config})
+	if o.Backend, err = f.place.open(o.State, program, o.Model.Config); err != nil {
+		return nil, err
+	}
 	ctx, force, stop := interruptible(ctx, abandonRun(stderr))
 	defer stop()
 	o.Force = force

@@ -15,11 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
-	"agentsh/controller/sandbox"
-	"agentsh/controller/sandbox/local"
 	"agentsh/internal/foreground"
-	"agentsh/internal/layout"
-	"agentsh/internal/statedir"
 )
 
 // runFlags are the flags of agentctl run.
@@ -27,7 +23,7 @@ type runFlags struct {
 	load       loadFlags
 	repo       string
 	out        string
-	backend    string
+	place      placeFlags
 	agentsh    string
 	config     string
 	json       bool
@@ -110,7 +106,7 @@ func (f *runFlags) addInputs(cmd *cobra.Command, repo, repoUsage string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.repo, "repo", repo, repoUsage)
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, made or replaced (default out/NAME-OF-HARNESS)")
-	flags.StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+local.Name)
+	f.place.add(cmd)
 	flags.StringVar(&f.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
 	flags.StringVar(
 		&f.config,
@@ -126,7 +122,6 @@ func (f *runFlags) addInputs(cmd *cobra.Command, repo, repoUsage string) {
 		"`FILE` of a program that scores texts, for llm_guard of the harness; see agentctl scan context",
 	)
 	f.images.add(cmd)
-	complete(cmd, "backend", []string{local.Name})
 }
 
 func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Writer) error {
@@ -178,7 +173,7 @@ func (f *runFlags) options(file string) (controller.Options, error) {
 	if err != nil {
 		return o, &failure{code: controller.ExitConfiguration, err: err}
 	}
-	state, backend, err := openState(f.backend, f.agentsh, f.config)
+	state, backend, err := f.place.openState(f.agentsh, f.config)
 	if err != nil {
 		return o, err
 	}
@@ -196,33 +191,6 @@ func (f *runFlags) options(file string) (controller.Options, error) {
 		Backend: backend, State: state, Model: controller.ModelOptions{Program: scanner, Config: config},
 		Gateway: gateway, Environ: os.Environ(), Images: images, KeepSandbox: f.keep, MaxOutput: f.output << 20,
 	}, nil
-}
-
-// openState opens the state directory and the backend.
-func openState(backend, agentsh, config string) (statedir.Dir, sandbox.Backend, error) {
-	if backend != local.Name {
-		return statedir.Dir{}, nil, &failure{
-			code: controller.ExitConfiguration,
-			err:  fmt.Errorf("unknown backend %q", backend),
-			hint: "this build has: " + local.Name,
-		}
-	}
-	agentsh, err := absolute(agentsh)
-	if err != nil {
-		return statedir.Dir{}, nil, err
-	}
-	if config, err = absolute(config); err != nil {
-		return statedir.Dir{}, nil, err
-	}
-	path, err := layout.FindState(os.Getenv, os.Geteuid())
-	if err != nil {
-		return statedir.Dir{}, nil, &failure{code: controller.ExitConfiguration, err: err}
-	}
-	state, err := statedir.Open(path)
-	if err != nil {
-		return statedir.Dir{}, nil, &failure{code: controller.ExitSandbox, err: err, hint: "set XDG_STATE_HOME to a directory of your own"}
-	}
-	return state, local.New(local.Config{State: state, Agentsh: agentsh, Operator: config}), nil
 }
 
 // absolute is the absolute path of a file in a flag; empty stays empty.

@@ -17,7 +17,6 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/record"
 	runreport "agentsh/controller/report"
-	"agentsh/controller/sandbox/local"
 	"agentsh/internal/statedir"
 	"agentsh/internal/text"
 )
@@ -48,7 +47,7 @@ var runStatuses = []string{
 
 // runsState opens the state directory.
 func runsState() (statedir.Dir, error) {
-	state, _, err := openState(local.Name, "", "")
+	state, _, err := placeFlags{}.openState("", "")
 	return state, err
 }
 

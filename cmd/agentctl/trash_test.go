@@ -11,11 +11,20 @@ import (
 // TestTheTrashOfARunComesOutAndIsRestored: what the agent deleted and wrote over
 // is in the results, with its manifest.
 func TestTheTrashOfARunComesOutAndIsRestored(t *testing.T) {
+	t.Run("local", func(t *testing.T) { trashOfARun(t, false) })
+	t.Run("elsewhere", func(t *testing.T) { trashOfARun(t, true) })
+}
+
+func trashOfARun(t *testing.T, elsewhere bool) {
+	t.Helper()
 	p := newFixture(
 		t,
 		`mkdir docs; echo one >docs/a.md; ln -s a.md docs/link; rm docs/a.md docs/link; echo two >docs/a.md; echo three >docs/a.md; rm a.txt`,
 		"",
 	)
+	if elsewhere {
+		p.elsewhere()
+	}
 	policy := strings.Replace(
 		p.read("policy.yaml"),
 		"  - name: workspace\n",

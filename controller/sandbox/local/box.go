@@ -29,7 +29,7 @@ type box struct {
 	dir  *directory
 	cmd  *exec.Cmd
 	keys keys
-	log  tail // standard error of the supervisor
+	log  sandbox.Tail // standard error of the supervisor
 	keep time.Duration
 
 	gone  chan struct{} // closed after the supervisor was reaped
@@ -210,9 +210,9 @@ func (b *box) introduce(ctx context.Context, read, write *os.File, message []byt
 func (b *box) wait() {
 	err := b.cmd.Wait()
 	if b.keep > 0 {
-		b.log.readFile(b.dir.messages())
+		b.log.ReadFile(b.dir.messages())
 	}
-	switch last := b.log.lastMessage(); {
+	switch last := b.log.LastMessage(); {
 	case last != "":
 		b.cause = fmt.Errorf("%w: supervisor: %s", sandbox.ErrGone, last)
 	case err != nil:

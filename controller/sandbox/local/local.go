@@ -81,6 +81,7 @@ type info struct {
 	RunID   string    `json:"run_id"`
 	Created time.Time `json:"created"`
 	Image   string    `json:"image,omitempty"`      // directory of its root file system
+	At      string    `json:"at,omitempty"`         // where the sandbox is, if not on this machine: see [Reserved]
 	PID     int       `json:"pid,omitempty"`        // the supervisor
 	Start   uint64    `json:"start_time,omitempty"` // its start time, proc(5) field 22
 }
@@ -102,7 +103,7 @@ func (d *directory) messages() string { return filepath.Join(d.path, "supervisor
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 
 // makeDirectory makes the directory of a sandbox and locks its lease.
-func (b *Backend) makeDirectory(runID, image string) (_ *directory, err error) {
+func (b *Backend) makeDirectory(runID string, info info) (_ *directory, err error) {
 	if !idPattern.MatchString(runID) {
 		return nil, fmt.Errorf("run id %q: letters, digits and dashes only", runID)
 	}
@@ -127,10 +128,8 @@ func (b *Backend) makeDirectory(runID, image string) (_ *directory, err error) {
 	if p.lease, err = statedir.TakeLock(leaseOf(p.path), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(p.tree(), 0o755); err != nil {
-		return nil, err
-	}
-	p.info = info{Version: 1, ID: runID, RunID: runID, Created: time.Now().UTC(), Image: image}
+	p.info = info
+	p.info.Version, p.info.ID, p.info.RunID, p.info.Created = 1, runID, runID, time.Now().UTC()
 	return p, p.writeInfo()
 }
 
@@ -206,9 +205,12 @@ func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, 
 	if err != nil {
 		return nil, fmt.Errorf("find supervisor: %w", err)
 	}
-	p, err := b.makeDirectory(s.RunID, s.Image)
+	p, err := b.makeDirectory(s.RunID, info{Image: s.Image})
 	if err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
+	}
+	if err := os.Mkdir(p.tree(), 0o755); err != nil {
+		return nil, errors.Join(fmt.Errorf("create sandbox: %w", err), p.remove())
 	}
 	box, err := start(ctx, p, b.cfg.Operator, program, s)
 	if err != nil {

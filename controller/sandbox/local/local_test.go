@@ -443,7 +443,7 @@ func TestAnAuditLogThatIsNoFileIsNotOpened(t *testing.T) {
 // sleep, has outlived its lease and holds it.
 func overdueSandbox(t *testing.T, b *Backend, image string) *exec.Cmd {
 	t.Helper()
-	d, err := b.makeDirectory("run-1", image)
+	d, err := b.makeDirectory("run-1", info{Image: image})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package local
+package sandbox
 
 import "testing"
 
@@ -10,11 +10,11 @@ func TestTheLastMessageOfASupervisorIsReportedInFull(t *testing.T) {
 		{"panic: x\n1\n2\n3\n4\n5\n", "panic: x; 1; 2; 3"},
 		{"agentsh: a\n\n", "a"},
 	} {
-		var log tail
+		var log Tail
 		if _, err := log.Write([]byte(tt.log)); err != nil {
 			t.Fatal(err)
 		}
-		if got := log.lastMessage(); got != tt.want {
+		if got := log.LastMessage(); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.log, got, tt.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package local
+package sandbox
 
 import (
 	"io"
@@ -13,14 +13,14 @@ const maxTail = 16 << 10
 // maxLines is the number of lines of one message that are reported.
 const maxLines = 4
 
-// tail stores the end of its input. Safe for concurrent use.
-type tail struct {
+// Tail stores the end of its input. Safe for concurrent use.
+type Tail struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
 // Write never fails.
-func (t *tail) Write(p []byte) (int, error) {
+func (t *Tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf = append(t.buf, p...)
@@ -30,9 +30,9 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastMessage is the last message with its lines joined, without its hint. A
+// LastMessage is the last message with its lines joined, without its hint. A
 // line that begins with "agentsh: " starts a message.
-func (t *tail) lastMessage() string {
+func (t *Tail) LastMessage() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var message []string
@@ -50,8 +50,8 @@ func (t *tail) lastMessage() string {
 	return strings.Join(message, "; ")
 }
 
-// readFile stores the end of a file of messages.
-func (t *tail) readFile(name string) {
+// ReadFile stores the end of a file of messages.
+func (t *Tail) ReadFile(name string) {
 	f, err := os.Open(name)
 	if err != nil {
 		return

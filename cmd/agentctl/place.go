@@ -1,0 +1,93 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/local"
+	"agentsh/controller/sandbox/remote"
+	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
+)
+
+// placeFlags say where sandboxes are.
+type placeFlags struct {
+	backend string // empty: local
+	connect string
+	look    bool // Collect asks the place in any case
+}
+
+// backends are the values of --backend.
+var backends = []string{local.Name, remote.NameExec, remote.NameSSH}
+
+func (f *placeFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+strings.Join(backends, ", "))
+	cmd.Flags().StringVar(&f.connect, "connect", "",
+		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, or exec:PROGRAM ARGUMENT... that leads to a shell there")
+	complete(cmd, "backend", backends)
+}
+
+// openState opens the state directory and the backend.
+func (f placeFlags) openState(agentsh, config string) (statedir.Dir, sandbox.Backend, error) {
+	var none statedir.Dir
+	if err := f.check(config); err != nil {
+		return none, nil, err
+	}
+	agentsh, err := absolute(agentsh)
+	if err != nil {
+		return none, nil, err
+	}
+	if config, err = absolute(config); err != nil {
+		return none, nil, err
+	}
+	path, err := layout.FindState(os.Getenv, os.Geteuid())
+	if err != nil {
+		return none, nil, &failure{code: controller.ExitConfiguration, err: err}
+	}
+	state, err := statedir.Open(path)
+	if err != nil {
+		return none, nil, &failure{code: controller.ExitSandbox, err: err, hint: "set XDG_STATE_HOME to a directory of your own"}
+	}
+	backend, err := f.open(state, agentsh, config)
+	return state, backend, err
+}
+
+// check rejects a combination of flags.
+func (f placeFlags) check(config string) error {
+	name := cmp.Or(f.backend, local.Name)
+	wrong := func(hint, format string, args ...any) error {
+		return &failure{code: controller.ExitConfiguration, err: fmt.Errorf(format, args...), hint: hint}
+	}
+	switch {
+	case name == local.Name && f.connect != "":
+		return wrong("add --backend ssh or --backend exec", "--connect: the local backend is on this machine")
+	case name == local.Name:
+		return nil
+	case name != remote.NameExec && name != remote.NameSSH:
+		return wrong("this build has: "+strings.Join(backends, ", "), "unknown backend %q", name)
+	case f.connect == "":
+		return wrong("see doc/remote.md", "--backend %s needs --connect ADDRESS", name)
+	case config != "":
+		return wrong("change "+layout.Config+" of the place", "--agentsh-config: the configuration of the place applies there")
+	}
+	return nil
+}
+
+// open makes the backend.
+func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Backend, error) {
+	if cmp.Or(f.backend, local.Name) == local.Name {
+		return local.New(local.Config{State: state, Agentsh: agentsh, Operator: config}), nil
+	}
+	b, err := remote.Open(f.backend, f.connect, remote.Config{State: state, Agentsh: agentsh, Look: f.look})
+	if err != nil {
+		return nil, &failure{code: controller.ExitConfiguration, err: errors.Join(err), hint: "see doc/remote.md"}
+	}
+	return b, nil
+}

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"agentsh/controller"
+	"agentsh/internal/testenv"
+	"agentsh/supervisor/audit"
+)
+
+func TestTheExampleRunsOverACarrier(t *testing.T) {
+	for name, place := range map[string]func(t *testing.T, dir string) []string{
+		"a shell": func(_ *testing.T, dir string) []string {
+			return []string{"exec", "exec:env HOME=" + dir + " XDG_STATE_HOME=" + dir + "/place sh"}
+		},
+		"a shell with namespaces of its own": func(_ *testing.T, dir string) []string {
+			return []string{"exec", "exec:env -i HOME=" + dir + " XDG_STATE_HOME=" + dir +
+				"/place /usr/bin/unshare --mount --pid --uts --fork --mount-proc /bin/sh"}
+		},
+		"bash after a greeting": func(t *testing.T, dir string) []string {
+			script := filepath.Join(dir, "carrier")
+			text := "#!/bin/bash\necho Welcome; echo to this place >&2\nexport HOME=" + dir + " XDG_STATE_HOME=" + dir + "/place\nexec bash\n"
+			if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			return []string{"exec", "exec:" + script}
+		},
+		"sshd": func(t *testing.T, dir string) []string { return []string{"ssh", startSSH(t, dir)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			to := place(t, dir)
+			runExample(t, "--backend", to[0], "--connect", to[1])
+			checkPlace(t, dir)
+		})
+	}
+}
+
+// checkPlace fails the test if a sandbox is left at a place.
+func checkPlace(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(dir, "place/agentsh/remote"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	for _, e := range entries {
+		t.Errorf("sandbox %s is left", e.Name())
+	}
+}
+
+// elsewhere has the runs of a fixture in sandboxes that another state directory has, behind
+// a carrier.
+func (p *fixture) elsewhere() *fixture {
+	p.place = []string{"--backend", "exec", "--connect",
+		"exec:env -i HOME=" + p.dir + " XDG_STATE_HOME=" + p.path("place") + " TMPDIR=/tmp /bin/sh"}
+	return p
+}
+
+func TestARunElsewhereLeavesWhatALocalRunLeaves(t *testing.T) {
+	const agent = `echo two > a.txt; git commit -q -a -m two; echo more > b.txt; kill -TERM 1; echo "$SAID" >&2; ln -s a.txt link
+cat /etc/shadow; printf x > "$(printf 'odd\n\303')"; echo report > "$AGENTSH_OUTPUT_DIR/report.txt"`
+	const more = "env: {sandbox: {SAID: hello}}\npre_script: ok.sh"
+	var found [2]controller.Result
+	var files, reports [2]string
+	for i := range found {
+		p := newFixture(t, agent, more)
+		p.write("ok.sh", "#!/bin/sh\nexit 0\n", 0o755)
+		if i == 1 {
+			p.elsewhere()
+		}
+		var code int
+		if found[i], code = p.run(); code != 0 {
+			t.Fatalf("exit code %d", code)
+		}
+		list, err := exec.Command("sh", "-c", "cd "+p.dir+"/out && find . | LC_ALL=C sort").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[i] = string(list)
+		f, err := os.Open(p.path("out/audit.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if head, err := audit.Verify(f); err != nil || head.Seq == 0 {
+			t.Errorf("audit log: %+v, %v", head, err)
+		}
+		log := p.read("out/audit.jsonl")
+		if last := log[strings.LastIndex(strings.TrimSpace(log), "\n")+1:]; !strings.Contains(last, `"type":"session"`) ||
+			!strings.Contains(last, `"phase":"end"`) {
+			t.Errorf("the last event is %s", last)
+		}
+		out, errs, code := p.try("", "runs", "report", "latest")
+		if code != 0 {
+			t.Errorf("report: %d\n%s", code, errs)
+		}
+		reports[i] = out
+		if out, errs, code := p.try("", "runs", "show", "latest"); code != 0 || !strings.Contains(out, found[i].RunID) {
+			t.Errorf("show: %d %s %s", code, out, errs)
+		}
+	}
+	if files[0] != files[1] {
+		t.Errorf("local\n%s\nelsewhere\n%s", files[0], files[1])
+	}
+	local, remote := found[0], found[1]
+	if remote.Backend != "exec" || len(remote.Refused) != len(local.Refused) || len(remote.Commits) != len(local.Commits) ||
+		remote.AuditGaps != 0 || len(remote.Skipped) != len(local.Skipped) || remote.Policy != local.Policy {
+		t.Errorf("local\n%+v\nelsewhere\n%+v", local, remote)
+	}
+	if strings.Count(reports[0], "\n") != strings.Count(reports[1], "\n") {
+		t.Errorf("local\n%s\nelsewhere\n%s", reports[0], reports[1])
+	}
+}
+
+func TestOperatorsEnterASandboxElsewhere(t *testing.T) {
+	p := newFixture(t, "echo waiting; until [ -e /sandbox/workspace/go ]; do sleep 0.1; done", "").elsewhere()
+	run := p.startAs("| waiting", p.runArgs())
+	if out, errs, code := p.try("", "sandbox", "exec", "latest", "--", "cat", "a.txt"); code != 0 || out != "one\n" {
+		t.Errorf("exec: %d %q %s", code, out, errs)
+	}
+	if out, errs, code := p.try("", "sandbox", "list"); code != 0 || !strings.Contains(out, " exec ") {
+		t.Errorf("list: %d %q %s", code, out, errs)
+	}
+	if out, errs, code := p.try("", "sandbox", "logs", "--events", "latest"); code != 0 || !strings.Contains(out, "cat") {
+		t.Errorf("logs: %d %q %s", code, out, errs)
+	}
+	if out, errs, code := p.try("", "sandbox", "exec", "latest", "--", "touch", "/sandbox/workspace/go"); code != 0 {
+		t.Errorf("exec: %d %q %s", code, out, errs)
+	}
+	if code := run.wait(); code != 0 {
+		t.Errorf("the run ended with %d", code)
+	}
+}
+
+func TestAControllerThatIsKilledLeavesNothingElsewhere(t *testing.T) {
+	p := newFixture(t, "cat a.txt; echo waiting; sleep 1000", "").elsewhere()
+	adopt(t)
+	run := p.startAs("| waiting", p.runArgs())
+	if err := run.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = run.cmd.Wait()
+	waitOrphans(t) // the supervisor of the place is one
+	if left, _ := filepath.Glob(p.path("place/agentsh/remote/*")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	out, errs, code := p.try("", append([]string{"gc"}, p.place...)...)
+	if code != 0 || !strings.Contains(out, "removed sandbox ") {
+		t.Errorf("gc: %d %q %s", code, out, errs)
+	}
+	logs, _ := filepath.Glob(p.path("state/agentsh/runs/*/audit.jsonl"))
+	if len(logs) != 1 || !strings.Contains(p.read(strings.TrimPrefix(logs[0], p.dir+"/")), `"cat"`) {
+		t.Errorf("the audit log is not in the record: %v", logs)
+	}
+}
+
+func TestGCAsksThePlaceWhatIsLeft(t *testing.T) {
+	p := newFixture(t, "true", "").elsewhere()
+	if _, code := p.run(); code != 0 {
+		t.Fatal(code)
+	}
+	for name, owner := range map[string]string{"mine": p.read("state/agentsh/owner"), "others": "other"} {
+		dir := p.path("place/agentsh/remote/" + name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		p.write("place/agentsh/remote/"+name+"/labels.json", `{"version":1,"owner":"`+owner+`"}`, 0o600)
+	}
+	for _, args := range [][]string{{"gc", "--dry-run"}, {"gc"}} {
+		out, errs, code := p.try("", append(args, p.place...)...)
+		if code != 0 || !strings.Contains(out, "sandbox mine\n") || strings.Contains(out, "others") {
+			t.Errorf("%s: %d %q %s", args, code, out, errs)
+		}
+	}
+	if err := os.RemoveAll(p.path("place/agentsh/remote/others")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARunWhoseCarrierEndsFailsAndKeepsItsAuditLog(t *testing.T) {
+	p := newFixture(t, "cat a.txt; echo waiting; sleep 1000", "").elsewhere()
+	adopt(t)
+	run := p.startAs("| waiting", p.runArgs())
+	for _, pid := range childrenOf(run.cmd.Process.Pid) {
+		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(name), "--stdio") {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if code := run.wait(); code != controller.ExitSandbox || !strings.Contains(run.errs.String(), "sandbox is gone") {
+		t.Errorf("exit code %d", code)
+	}
+	waitOrphans(t)
+	if log := p.read("out/audit.jsonl"); !strings.Contains(log, `"cat"`) {
+		t.Errorf("audit log: %s", log)
+	}
+}
+
+func TestWrongPlacesAreRefusedAtOnce(t *testing.T) {
+	p := newFixture(t, "true", "")
+	for _, tt := range []struct {
+		flags []string
+		code  int
+		want  string
+	}{
+		{[]string{"--backend", "exec"}, controller.ExitConfiguration, "needs --connect"},
+		{[]string{"--connect", "exec:sh"}, controller.ExitConfiguration, "add --backend"},
+		{[]string{"--backend", "ssh", "--connect", "exec:sh"}, controller.ExitConfiguration, "begins with ssh://"},
+		{[]string{"--backend", "exec", "--connect", "exec:sh", "--agentsh-config", "c.yaml"}, controller.ExitConfiguration, "of the place"},
+		{[]string{"--backend", "exec", "--connect", "exec:no-such-program"}, controller.ExitSandbox, "no-such-program"},
+		{[]string{"--backend", "exec", "--connect", "exec:sh", "--keep-sandbox"}, controller.ExitSandbox, "--keep-sandbox"},
+		{[]string{"--backend", "exec", "--connect", "exec:false"}, controller.ExitSandbox, "exit status 1"},
+		{[]string{"--backend", "exec", "--connect", "exec:echo hello"}, controller.ExitSandbox, "no shell at the place"},
+	} {
+		if out, errs, code := p.try("", p.runArgs(tt.flags...)...); code != tt.code || !strings.Contains(errs, tt.want) {
+			t.Errorf("%v: exit code %d, want %d with %q\n%s%s", tt.flags, code, tt.code, tt.want, out, errs)
+		}
+	}
+}
+
+// startSSH puts an ssh program before those of PATH that starts a sshd of its own, with
+// keys and a configuration in a directory. It returns the address.
+func startSSH(t *testing.T, dir string) string {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.Program("ssh"), testenv.Program("sshd"), testenv.Program("ssh-keygen"))
+	sshd, err := exec.LookPath("sshd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ssh, err := exec.LookPath("ssh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // sshd asks for it, see sshd(8), FILES
+		t.Fatal(err)
+	}
+	for _, key := range []string{"host", "user"} {
+		out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, key)).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ssh-keygen: %v\n%s", err, out)
+		}
+	}
+	host, err := os.ReadFile(filepath.Join(dir, "host.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"banner":      "Authorized users only.\n",
+		"known_hosts": "place " + string(host),
+		"sshd_config": fmt.Sprintf(`HostKey %[1]s/host
+AuthorizedKeysFile %[1]s/user.pub
+Banner %[1]s/banner
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+PidFile none
+StrictModes no
+UsePAM no
+SetEnv XDG_STATE_HOME=%[1]s/place HOME=%[1]s
+`, dir),
+		"ssh_config": fmt.Sprintf(`Host *
+HostKeyAlias place
+IdentityFile %[1]s/user
+IdentitiesOnly yes
+UserKnownHostsFile %[1]s/known_hosts
+StrictHostKeyChecking yes
+ProxyCommand %[2]s -i -f %[1]s/sshd_config
+`, dir, sshd),
+		"bin/ssh": fmt.Sprintf("#!/bin/sh\nexec %s -F %s/ssh_config \"$@\"\n", ssh, dir),
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+	return "ssh://root@place.example:2299"
+}

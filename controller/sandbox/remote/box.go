@@ -1,0 +1,278 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/local"
+	"agentsh/internal/channel"
+	"agentsh/internal/layout"
+	"agentsh/internal/wire"
+	"agentsh/supervisor/audit"
+)
+
+// box is one running sandbox.
+type box struct {
+	*channel.Client // set by Ready
+
+	id     string
+	dir    *local.Reserved
+	stream Stream
+	keys   channel.ClientConfig
+	copied copied
+	gone   chan struct{} // closed when the carrier's program has ended
+	cause  error         // set before gone is closed
+
+	mu       sync.Mutex
+	client   *channel.Client // nil before Ready and after Stop
+	entered  bool            // Ready has the stream
+	stopped  bool
+	trash    int
+	trashErr error
+}
+
+// start makes the sandbox at the place.
+func (b *Backend) start(ctx context.Context, dir *local.Reserved, s sandbox.Spec) (_ *box, err error) {
+	x := &box{id: s.RunID, dir: dir, gone: make(chan struct{})}
+	boot := wire.Bootstrap{
+		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
+		Governed: []wire.Governed{{Path: local.Root}}, EnvDir: s.EnvDir, Home: s.Home,
+		Credentials: s.Credentials, Program: s.Program, Degraded: s.Degraded, Require: s.Require, Identity: s.Identity,
+	}
+	if boot.HostKey, x.keys.HostKey, err = channel.NewKeyPair(); err != nil {
+		return nil, err
+	}
+	if x.keys.Key, boot.AuthorizedKey, err = channel.NewKeyPair(); err != nil {
+		return nil, err
+	}
+	x.keys.Build, x.keys.Keepalive = "agentctl", channel.Keepalive{Dead: deadWait}
+	if x.copied.log, err = audit.NewCopy(dir.AuditLog()); err != nil {
+		return nil, err
+	}
+	x.stream, err = b.enter(ctx, wire.PlaceRequest{Op: wire.PlaceServe, ID: s.RunID, NeedBytes: s.NeedBytes, Bootstrap: &boot})
+	if err != nil {
+		return nil, errors.Join(err, x.copied.log.Close())
+	}
+	go x.wait()
+	return x, nil
+}
+
+const (
+	deadWait = time.Minute      // without an answer of the supervisor
+	stopWait = 30 * time.Second // for the session to end, and for its files to be removed
+)
+
+// wait waits for the end of the carrier's program. Every box has one such goroutine.
+func (x *box) wait() {
+	<-x.stream.Gone()
+	x.cause = sandbox.ErrGone
+	if why := x.stream.Cause(); why != nil {
+		x.cause = fmt.Errorf("%w: supervisor: %w", sandbox.ErrGone, why)
+	}
+	close(x.gone)
+}
+
+// ID implements [sandbox.Sandbox].
+func (x *box) ID() string { return x.id }
+
+// Gone implements [sandbox.Sandbox].
+func (x *box) Gone() <-chan struct{} { return x.gone }
+
+// Cause implements [sandbox.Sandbox].
+func (x *box) Cause() error {
+	select {
+	case <-x.gone:
+		return x.cause
+	default:
+		return nil
+	}
+}
+
+// Ready implements [sandbox.Sandbox]. It is called once.
+func (x *box) Ready(ctx context.Context) (wire.Hello, error) {
+	x.mu.Lock()
+	if x.stopped || x.entered {
+		x.mu.Unlock()
+		return wire.Hello{}, sandbox.ErrGone
+	}
+	x.entered = true
+	x.mu.Unlock()
+	client, err := channel.NewClient(ctx, x.stream, x.keys)
+	if err != nil {
+		if why := explain(x.stream, err); why != err { //nolint:errorlint // the same error explains nothing
+			err = fmt.Errorf("%w: supervisor: %w", sandbox.ErrGone, why)
+		}
+		return wire.Hello{}, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stopped {
+		return wire.Hello{}, errors.Join(sandbox.ErrGone, client.Close())
+	}
+	x.client, x.Client = client, client
+	x.copied.start(client)
+	return client.Hello(), nil
+}
+
+// copied is the copy of the audit log.
+type copied struct {
+	log    *audit.Copy
+	cancel context.CancelFunc
+	done   chan struct{} // nil before start; closed when everything that arrived is copied
+	mu     sync.Mutex
+	err    error // the copy could not be written, or the log was changed
+	closed bool
+}
+
+// start copies the log until its end or that of the connection.
+func (c *copied) start(from *channel.Client) {
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel, c.done = cancel, make(chan struct{})
+	go func() { // ends with the connection, which Stop closes
+		defer close(c.done)
+		_ = from.Events(ctx, wire.EventRequest{}, func(e wire.Event) error { // the end of the connection is known elsewhere
+			err := c.log.Append(e)
+			if err != nil {
+				c.mu.Lock()
+				c.err = err
+				c.mu.Unlock()
+			}
+			return err
+		})
+	}()
+}
+
+// finish waits for the end of the copy, and closes it. wait is the time for events that
+// are on their way.
+func (c *copied) finish(ctx context.Context, wait time.Duration) {
+	if c.done != nil {
+		limit := time.NewTimer(wait)
+		defer limit.Stop()
+		select {
+		case <-c.done:
+		case <-limit.C:
+		case <-ctx.Done():
+		}
+		c.cancel()
+		<-c.done
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.closed = true
+		c.err = errors.Join(c.err, c.log.Close())
+	}
+}
+
+// AuditLog implements [sandbox.Sandbox].
+func (x *box) AuditLog(context.Context) (io.ReadCloser, error) {
+	x.copied.mu.Lock()
+	err := x.copied.err
+	x.copied.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return os.Open(x.dir.AuditLog())
+}
+
+// trashDir is the trash on this host.
+func (x *box) trashDir() string { return filepath.Join(x.dir.Path(), "trash") }
+
+// Trash implements [sandbox.Sandbox].
+func (x *box) Trash(_ context.Context, to string) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.trash == 0 || x.trashErr != nil {
+		return 0, x.trashErr
+	}
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return 0, err
+	}
+	return x.trash, os.CopyFS(to, os.DirFS(x.trashDir()))
+}
+
+// Stop implements [sandbox.Sandbox]. It copies the trash and the end of the audit log
+// before it closes the stream. The place then removes the sandbox.
+func (x *box) Stop(ctx context.Context) error {
+	x.mu.Lock()
+	client, entered := x.client, x.entered
+	x.client, x.stopped = nil, true
+	x.mu.Unlock()
+	if client != nil {
+		x.end(ctx, client)
+		_ = client.Close() // its error is that of the connection
+	} else if !entered {
+		_ = x.stream.Close()
+	}
+	t := time.NewTimer(stopWait)
+	defer t.Stop()
+	select {
+	case <-x.gone:
+		return nil
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	x.stream.Kill() // the place ends the sandbox when it notices
+	<-x.gone
+	return nil
+}
+
+// end ends the session and copies what it leaves.
+func (x *box) end(ctx context.Context, client *channel.Client) {
+	ctx, cancel := context.WithTimeout(ctx, stopWait)
+	defer cancel()
+	ended, err := client.End(ctx)
+	wait := stopWait
+	if err != nil {
+		wait = 0 // nothing more arrives
+	}
+	x.copied.finish(ctx, wait)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", sandbox.ErrGone, err)
+	} else if ended.Trashed > 0 {
+		err = x.receiveTrash(ctx, client)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.trash = ended.Trashed
+	if err != nil {
+		x.trashErr = fmt.Errorf("copy the trash of sandbox %s: %w", x.id, err)
+	}
+}
+
+func (x *box) receiveTrash(ctx context.Context, client *channel.Client) error {
+	root, err := os.OpenRoot(x.dir.Path())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // a directory
+	_, err = channel.ReceiveArchive(ctx, client, wire.CopyOut{Dir: layout.ExportedTrash},
+		channel.ArchiveTarget{Parent: root, Name: filepath.Base(x.trashDir())})
+	return err
+}
+
+// Keep implements [sandbox.Sandbox]. Check rejects it.
+func (*box) Keep(context.Context) (time.Time, error) {
+	return time.Time{}, errors.New("a sandbox elsewhere ends with its run")
+}
+
+// Delete implements [sandbox.Sandbox].
+func (x *box) Delete(ctx context.Context) error {
+	if err := x.Stop(ctx); err != nil {
+		return fmt.Errorf("delete sandbox %s: %w", x.id, err)
+	}
+	x.copied.finish(ctx, 0)
+	if err := x.dir.Remove(); err != nil {
+		return fmt.Errorf("delete sandbox %s: %w", x.id, err)
+	}
+	return nil
+}
+
+var _ sandbox.Sandbox = (*box)(nil)

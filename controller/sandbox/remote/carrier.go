@@ -1,0 +1,184 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"agentsh/controller/sandbox"
+	"agentsh/internal/channel"
+)
+
+// Carrier opens streams to a place. At the other end of each stream a POSIX shell reads
+// its standard input.
+type Carrier interface {
+	// Check reports what this machine lacks to open a stream.
+	Check() error
+	// Open opens a stream. ctx applies to the opening only.
+	Open(ctx context.Context) (Stream, error)
+	// String names the place.
+	String() string
+}
+
+// Stream is a stream to a place. Closing it ends what it is made of.
+type Stream interface {
+	net.Conn
+	// Gone is closed when what the stream is made of has ended. Cause then returns the
+	// reason, or nil.
+	Gone() <-chan struct{}
+	Cause() error
+	// Kill closes the stream, ends what it is made of by force and waits for the end.
+	Kill()
+}
+
+// Schemes of [Parse].
+const (
+	schemeExec = "exec:"
+	schemeSSH  = "ssh://"
+)
+
+// Parse makes the carrier that an address of --connect names.
+func Parse(address string) (Carrier, error) {
+	switch {
+	case strings.HasPrefix(address, schemeExec):
+		argv := strings.Fields(address[len(schemeExec):])
+		if len(argv) == 0 {
+			return nil, fmt.Errorf("%q names no program: write exec:PROGRAM [ARGUMENT]", address)
+		}
+		return program{address, argv}, nil
+	case strings.HasPrefix(address, schemeSSH):
+		argv, err := sshCommand(address)
+		return program{address, argv}, err
+	}
+	return nil, fmt.Errorf("%q is no place: write ssh://USER@HOST, or exec:PROGRAM [ARGUMENT]", address)
+}
+
+// sshCommand is the command line of the system's ssh program. Its configuration, agent
+// and known_hosts apply. It asks nothing, and forwards nothing to the place.
+func sshCommand(address string) ([]string, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("address of the place: %w", err)
+	}
+	_, password := u.User.Password()
+	switch {
+	case u.Hostname() == "" || strings.HasPrefix(u.Hostname(), "-"):
+		return nil, fmt.Errorf("%q names no host: write ssh://USER@HOST", address)
+	case password:
+		return nil, errors.New("the address of the place has a password: use a key, see ssh_config(5)")
+	case strings.HasPrefix(u.User.Username(), "-"):
+		return nil, fmt.Errorf("%q names no user", address)
+	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("%q has more than a user, a host and a port: write ssh://USER@HOST:PORT", address)
+	}
+	argv := []string{"ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ServerAliveInterval=15"}
+	if u.Port() != "" {
+		argv = append(argv, "-p", u.Port())
+	}
+	if name := u.User.Username(); name != "" {
+		argv = append(argv, "-l", name)
+	}
+	return append(argv, "--", u.Hostname(), "/bin/sh"), nil
+}
+
+// program is a carrier whose streams are the standard input and output of a program.
+type program struct {
+	address string
+	argv    []string
+}
+
+func (p program) String() string { return p.address }
+
+func (p program) Check() error {
+	_, err := exec.LookPath(p.argv[0])
+	return err
+}
+
+// Open starts the program. It has a session of its own, so that Ctrl-C reaches only the
+// controller.
+func (p program) Open(ctx context.Context) (Stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ours, theirs, err := channel.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	s := &pipe{Conn: ours, gone: make(chan struct{})}
+	s.cmd = exec.Command(p.argv[0], p.argv[1:]...) //nolint:noctx // it ends with its stream
+	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = theirs, theirs, &s.messages
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	s.cmd.WaitDelay = time.Second // a child of the program may hold standard error open
+	if err := s.cmd.Start(); err != nil {
+		return nil, errors.Join(err, ours.Close())
+	}
+	go func() { // ends with the program: Close and Kill see to it
+		s.err = s.cmd.Wait()
+		close(s.gone)
+	}()
+	return s, nil
+}
+
+// pipe is a running program and its standard input and output.
+type pipe struct {
+	net.Conn
+	cmd      *exec.Cmd
+	messages sandbox.Tail  // its standard error
+	gone     chan struct{} // closed when the program has ended
+	err      error         // of its end; set before gone is closed
+	once     sync.Once
+}
+
+// Gone implements [Stream].
+func (s *pipe) Gone() <-chan struct{} { return s.gone }
+
+// Cause is the last message of the ended program, or its status.
+func (s *pipe) Cause() error {
+	if last := s.messages.LastMessage(); last != "" {
+		return errors.New(last)
+	}
+	if s.err != nil {
+		return fmt.Errorf("%s: %w", s.cmd.Args[0], s.err)
+	}
+	return nil
+}
+
+// Kill ends the program and what it started in its session.
+func (s *pipe) Kill() {
+	_ = s.Close()
+	s.once.Do(func() {
+		select {
+		case <-s.gone:
+		default:
+			_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+		}
+	})
+	<-s.gone
+}
+
+// explain returns why a stream ended, if that explains err.
+func explain(s Stream, err error) error {
+	var said refusal
+	if errors.As(err, &said) {
+		return err
+	}
+	t := time.NewTimer(time.Second) // the stream breaks shortly before the end of its program
+	defer t.Stop()
+	select {
+	case <-s.Gone():
+	case <-t.C:
+		return err
+	}
+	if cause := s.Cause(); cause != nil {
+		return cause
+	}
+	return err
+}

@@ -1,0 +1,180 @@
+package remote
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"agentsh/internal/agentfile"
+	"agentsh/internal/stdio"
+	"agentsh/internal/wire"
+)
+
+// machines are the names that uname(1) has for the architectures of agentsh.
+var machines = map[string]string{"amd64": "Linux/x86_64", "arm64": "Linux/aarch64"}
+
+// supervisor is an agentsh program of this host.
+type supervisor struct {
+	path   string
+	size   int64
+	digest string // SHA-256, hex
+}
+
+// findSupervisors returns the programs for all architectures that this host has. named is
+// the program that the operator named; it replaces the one for its architecture.
+func findSupervisors(named string) (map[string]supervisor, error) {
+	found := map[string]supervisor{}
+	var failed error
+	for arch := range machines {
+		path, err := named, error(nil)
+		if named == "" || agentfile.Check(named, arch) != nil {
+			path, err = agentfile.Find(arch)
+		}
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		if found[arch], err = readSupervisor(path); err != nil {
+			return nil, err
+		}
+	}
+	if len(found) == 0 {
+		return nil, failed
+	}
+	return found, nil
+}
+
+func readSupervisor(path string) (supervisor, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return supervisor{}, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, f)
+	return supervisor{path, n, hex.EncodeToString(h.Sum(nil))}, err
+}
+
+// said begins the lines that the script at the place prints for this program.
+const said = "agentsh-place "
+
+// script makes the program at the place what this host has, and becomes it. It is one
+// compound command: the shell has read all of it when it prints its first line, so the
+// bytes after that line belong to what the script starts.
+const script = `{ umask 077; LC_ALL=C; export LC_ALL
+say() { printf '\n%s%s\n' 'agentsh-''place ' "$*"; }
+private() { mkdir -p "$1" 2>/dev/null; [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] &&
+case $(ls -ld "$1") in drwx------*) [ -w "$1" ];; *) false;; esac; }
+same() { [ -f "$1" ] && [ ! -L "$1" ] && [ "$(sha256sum <"$1" 2>/dev/null | cut -d' ' -f1)" = "$g" ]; }
+m=$(uname -s)/$(uname -m); g=; n=
+case $m in
+CASES
+esac
+d=
+for c in "${HOME:+$HOME/.cache/agentsh}" "/var/tmp/agentsh-programs-$(id -u)"; do
+[ -n "$c" ] && [ "$c" != //.cache/agentsh ] && private "$c" && { d=$c; break; }
+done
+p=$d/agentsh-$g; t=$d/new-$$
+if [ -z "$g" ]; then say none "$m"
+elif [ -z "$d" ]; then say error "no directory for programs: make ~/.cache/agentsh with mode 0700"
+elif same "$p"; then say start; touch "$p"
+else say need "$a"; head -c "$n" >"$t"
+if [ "$(wc -c <"$t" | tr -d ' ')" != "$n" ]; then rm -f "$t"; g=; say error "$d: only a part of the program could be written"
+elif command -v sha256sum >/dev/null && ! same "$t"; then rm -f "$t"; g=; say error "the program arrived changed"
+elif chmod 755 "$t" && mv -f "$t" "$p"; then say start
+else g=; say error "$d: cannot write the program"
+fi; fi
+if [ -n "$d" ]; then find "$d" -name 'agentsh-*' -mtime +30 -exec rm -f {} + 2>/dev/null; fi
+if [ -n "$g" ] && [ -n "$d" ]; then
+umask 022
+exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+${HOME:+"HOME=$HOME"} ${XDG_STATE_HOME:+"XDG_STATE_HOME=$XDG_STATE_HOME"} "$p" serve --stdio
+fi; exit 1; }
+`
+
+// makeScript is the script with the digests and sizes of programs.
+func makeScript(programs map[string]supervisor) string {
+	var cases []string
+	for arch, p := range programs {
+		cases = append(cases, fmt.Sprintf("%s) a=%s g=%s n=%d;;", machines[arch], arch, p.digest, p.size))
+	}
+	return strings.Replace(script, "CASES", strings.Join(cases, "\n"), 1)
+}
+
+// deadliner is a stream with deadlines.
+type deadliner interface {
+	io.ReadWriteCloser
+	SetDeadline(t time.Time) error
+}
+
+// Times for the place to answer, and to receive the program.
+const (
+	answerWait = time.Minute
+	pushWait   = 10 * time.Minute
+)
+
+// refusal is what the script said. It explains more than the end of the stream does.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// enter starts agentsh serve --stdio over a stream to a shell. It sends the program first
+// if the place lacks it.
+func enter(ctx context.Context, s deadliner, programs map[string]supervisor) error {
+	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	limit := func(d time.Duration) error { return errors.Join(s.SetDeadline(time.Now().Add(d)), ctx.Err()) }
+	if err := limit(answerWait); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(s, makeScript(programs)); err != nil {
+		return errors.Join(fmt.Errorf("no shell at the place: %w", err), ctx.Err())
+	}
+	for pushed := false; ; pushed = true {
+		answer, err := stdio.ReadLine(s, said)
+		if err != nil {
+			return errors.Join(fmt.Errorf("no shell at the place: %w", err), ctx.Err())
+		}
+		what, rest, _ := strings.Cut(answer, " ")
+		switch {
+		case what == "start":
+			var hello wire.PlaceHello
+			if err := limit(answerWait); err != nil {
+				return err
+			}
+			if err := stdio.Read(s, &hello, wire.MaxMessage); err != nil {
+				return errors.Join(err, ctx.Err())
+			}
+			return errors.Join(s.SetDeadline(time.Time{}), ctx.Err())
+		case what == "need" && !pushed && programs[rest].path != "":
+			if err := limit(pushWait); err != nil {
+				return err
+			}
+			if err := push(s, programs[rest]); err != nil {
+				return errors.Join(err, ctx.Err())
+			}
+		case what == "none":
+			return refusal(fmt.Sprintf("the place is %.50q: no agentsh for it beside agentctl or in /usr/lib/agentsh (agentsh-ARCH)", rest))
+		default:
+			return refusal(fmt.Sprintf("the place: %.200q", rest))
+		}
+	}
+}
+
+func push(to io.Writer, p supervisor) error {
+	f, err := os.Open(p.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if n, err := io.Copy(to, io.LimitReader(f, p.size)); err != nil || n != p.size {
+		return errors.Join(fmt.Errorf("send %s: %d of %d bytes", p.path, n, p.size), err)
+	}
+	return nil
+}

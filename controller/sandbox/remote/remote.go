@@ -1,0 +1,215 @@
+// Package remote makes sandboxes at another place: a machine or a container that this
+// host reaches by a stream of bytes. A [Carrier] opens the stream. A script over it
+// makes sure that the place has the agentsh program of this host, and starts agentsh
+// serve --stdio, which makes the sandbox and ends with the stream.
+//
+// This host copies the audit log while the run goes on, and the trash before the sandbox
+// ends. It stores them in a directory like that of a local sandbox.
+package remote
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/local"
+	"agentsh/internal/statedir"
+	"agentsh/internal/stdio"
+	"agentsh/internal/wire"
+)
+
+// Names of the backends. Each takes the addresses of its own carrier.
+const (
+	NameExec = "exec"
+	NameSSH  = "ssh"
+)
+
+// Config configures a backend.
+type Config struct {
+	Name    string // NameExec or NameSSH
+	Carrier Carrier
+	State   statedir.Dir
+	Agentsh string // path of the supervisor's program; empty: see [agentfile.Find]
+	// Look has Collect ask the place in any case. Otherwise it asks only if this host has
+	// the directory of a sandbox whose controller is gone.
+	Look bool
+}
+
+// Backend makes sandboxes at one place.
+type Backend struct {
+	cfg  Config
+	here *local.Backend // has the directories on this host
+}
+
+// New makes a backend. It changes nothing before [Backend.Create].
+func New(cfg Config) *Backend {
+	return &Backend{cfg: cfg, here: local.New(local.Config{State: cfg.State})}
+}
+
+// Open makes the backend of a name with the place at an address.
+func Open(name, address string, cfg Config) (*Backend, error) {
+	prefix := map[string]string{NameExec: schemeExec, NameSSH: schemeSSH}[name]
+	if prefix == "" || !strings.HasPrefix(address, prefix) {
+		return nil, fmt.Errorf("backend %s takes an address that begins with %s, not %.100q", name, prefix, address)
+	}
+	carrier, err := Parse(address)
+	cfg.Name, cfg.Carrier = name, carrier
+	return New(cfg), err
+}
+
+// Name implements [sandbox.Backend].
+func (b *Backend) Name() string { return b.cfg.Name }
+
+// Check implements [sandbox.Backend]. It does not connect to the place.
+func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
+	if _, err := findSupervisors(b.cfg.Agentsh); err != nil {
+		return fmt.Errorf("find supervisor: %w", err)
+	}
+	if s.Image != "" {
+		return errors.New("an image is a directory of this host: make it the root of the place, or use the local backend")
+	}
+	if s.Keep > 0 {
+		return errors.New("a sandbox elsewhere ends with its run: leave out --keep-sandbox, or use the local backend")
+	}
+	return b.cfg.Carrier.Check()
+}
+
+// owner names this state directory at places.
+func (b *Backend) owner() (string, error) {
+	unlock, err := b.cfg.State.Lock()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	name := filepath.Join(filepath.Dir(b.cfg.State.Sandboxes()), "owner")
+	data, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		data = []byte(rand.Text())
+		err = os.WriteFile(name, data, 0o600)
+	}
+	return string(data), err
+}
+
+// enter opens a stream to agentsh serve --stdio at the place, and sends a request.
+func (b *Backend) enter(ctx context.Context, req wire.PlaceRequest) (_ Stream, err error) {
+	programs, err := findSupervisors(b.cfg.Agentsh)
+	if err != nil {
+		return nil, fmt.Errorf("find supervisor: %w", err)
+	}
+	if req.Owner, err = b.owner(); err != nil {
+		return nil, err
+	}
+	req.Version = wire.Current
+	s, err := b.cfg.Carrier.Open(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", b.cfg.Carrier, err)
+	}
+	if err = enter(ctx, s, programs); err == nil {
+		err = send(ctx, s, req)
+	}
+	if err != nil {
+		err = explain(s, err)
+		s.Kill()
+		return nil, fmt.Errorf("%s: %w", b.cfg.Carrier, err)
+	}
+	return s, nil
+}
+
+// send sends the request.
+func send(ctx context.Context, s deadliner, req wire.PlaceRequest) error {
+	if err := s.SetDeadline(time.Now().Add(answerWait)); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := stdio.Write(s, req); err != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	return errors.Join(s.SetDeadline(time.Time{}), ctx.Err())
+}
+
+// Create implements [sandbox.Backend].
+func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	dir, err := b.here.Reserve(s.RunID, b.cfg.Carrier.String())
+	if err != nil {
+		return nil, fmt.Errorf("create sandbox: %w", err)
+	}
+	x, err := b.start(ctx, dir, s)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start supervisor: %w", err), dir.Remove())
+	}
+	return x, nil
+}
+
+// Collect implements [sandbox.Backend].
+func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
+	there, err := b.collect(ctx, false)
+	here, hereErr := b.here.Collect(ctx)
+	return merge(there, here), errors.Join(err, hereErr)
+}
+
+// Leftovers implements [sandbox.Backend].
+func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
+	there, err := b.collect(ctx, true)
+	here, hereErr := b.here.Leftovers(ctx)
+	return merge(there, here), errors.Join(err, hereErr)
+}
+
+// merge lists each sandbox once.
+func merge(there, here []sandbox.Leftover) []sandbox.Leftover {
+	seen := map[string]bool{}
+	var out []sandbox.Leftover
+	for _, l := range append(there, here...) {
+		if !seen[l.ID] {
+			seen[l.ID] = true
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// UsesImage implements [sandbox.Backend].
+func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
+
+// collectWait is the time for the place to remove what is left there.
+const collectWait = 2 * time.Minute
+
+// maxLeft bounds the answer of a place, in bytes.
+const maxLeft = 1 << 20
+
+// collect removes the sandboxes of this host at the place whose controllers are gone.
+func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover, error) {
+	live, dead, err := b.here.Elsewhere(b.cfg.Carrier.String())
+	if err != nil || len(dead) == 0 && !b.cfg.Look {
+		return nil, err
+	}
+	s, err := b.enter(ctx, wire.PlaceRequest{Op: wire.PlaceCollect, Keep: live, DryRun: dryRun})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Kill()
+	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := s.SetDeadline(time.Now().Add(collectWait)); err != nil {
+		return nil, err
+	}
+	var done wire.PlaceCollected
+	if err := stdio.Read(s, &done, maxLeft); err != nil {
+		return nil, fmt.Errorf("%s: %w", b.cfg.Carrier, explain(s, errors.Join(err, ctx.Err())))
+	}
+	var out []sandbox.Leftover
+	for _, x := range done.Sandboxes {
+		l := sandbox.Leftover{ID: x.ID, RunID: x.ID}
+		if x.Error != "" {
+			l.Err = errors.New(x.Error)
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
