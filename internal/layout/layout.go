@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// HostName is the host name inside of a session, the result of gethostname(2).
+const HostName = "sandbox"
+
 // Paths of an installation. The packages make them.
 const (
 	Library       = "/usr/lib/agentsh"           // programs and scripts that sessions need

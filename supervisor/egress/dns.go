@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -147,17 +149,15 @@ func (q nameQuery) resolve(question dnsmessage.Question) (*answer, dnsmessage.RC
 		return nil, q.refuse(text[:min(len(text), 300)], against("name", "the name asked for is malformed", ""))
 	}
 	name := host.Name()
-	d, refused := q.judge(host)
+	if a, code, known := q.p.local(q.from, host, question.Type); known {
+		return a, code
+	}
+	d, refused := q.judge(host, question.Type)
 	if refused != nil {
 		return nil, q.refuse(name, refused)
 	}
-	const https, svcb = 65, 64
-	switch question.Type {
-	case dnsmessage.TypeA, dnsmessage.TypeAAAA:
-	case https, svcb: // they name keys that encrypt server names, and other ports
+	if question.Type == typeHTTPS || question.Type == typeSVCB { // they name keys that encrypt server names, and other ports
 		return nil, dnsmessage.RCodeSuccess
-	default:
-		return nil, q.refuse(name, against("name", "only addresses are looked up, not "+question.Type.String(), ""))
 	}
 	ctx, cancel := context.WithTimeout(q.ctx, lookupTime)
 	defer cancel()
@@ -175,13 +175,20 @@ func (q nameQuery) resolve(question dnsmessage.Question) (*answer, dnsmessage.RC
 	return a, dnsmessage.RCodeSuccess
 }
 
-// judge decides whether a name may be looked up.
-func (q nameQuery) judge(host policy.Host) (policy.HostDecision, *refusal) {
+// Types that dnsmessage has no name for. See RFC 9460.
+const typeSVCB, typeHTTPS dnsmessage.Type = 64, 65
+
+// judge decides whether a name may be looked up. Nobody is asked about what is refused
+// anyway.
+func (q nameQuery) judge(host policy.Host, kind dnsmessage.Type) (policy.HostDecision, *refusal) {
 	if s := q.p.judge.secrets.inName(host.Name()); s != nil {
 		return policy.HostDecision{}, s.misplaced("a host name")
 	}
 	d := q.p.judge.host(q.from, destination{host: host})
+	addresses := slices.Contains([]dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, typeSVCB, typeHTTPS}, kind)
 	switch {
+	case !addresses && (d.Permits() || d.Effect == policy.Approve):
+		return d, against("name", "only addresses are looked up, not "+strings.TrimPrefix(kind.String(), "Type")+" records", "")
 	case d.Effect == policy.Approve:
 		return d, q.approve(host.Name(), d)
 	case !d.Permits():

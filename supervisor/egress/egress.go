@@ -62,6 +62,9 @@ type Options struct {
 	// Resolvers are the name servers to ask; none: those of this machine, as its
 	// configuration and hosts file say.
 	Resolvers []netip.AddrPort
+	// HostName is the host name of the session, which has the address 127.0.0.1; empty:
+	// it has none.
+	HostName string
 	// Roots verify the servers of inspected connections; nil: those of this
 	// machine.
 	Roots *x509.CertPool

@@ -27,6 +27,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/egress"
@@ -115,7 +116,7 @@ func Open(cfg Config) (*Network, error) {
 	n.proxy, err = egress.New(egress.Options{
 		Policy: cfg.Policy, Approve: cfg.Approve, Emit: cfg.Emit, Identify: n.identify, IdentifyPacket: n.identifyPacket,
 		Resolvers: cfg.Outside.Resolvers, Roots: cfg.Outside.Roots, Credentials: cfg.Outside.Credentials, Dial: cfg.Outside.Dial,
-		Bandwidth: int64(p.Limits(nil).NetworkMbps) * 1e6 / 8, Log: cfg.Log,
+		HostName: layout.HostName, Bandwidth: int64(p.Limits(nil).NetworkMbps) * 1e6 / 8, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -144,7 +144,7 @@ func (c *landlockOnly) Launch(p *policy.Policy, plan *Plan, files Files) (launch
 		return launch.Config{}, err
 	}
 	return launch.Config{
-		User: c.User.launch(), Hostname: hostName, NoNamespaces: true, Network: launch.Network{Shared: c.Network},
+		User: c.User.launch(), Hostname: layout.HostName, NoNamespaces: true, Network: launch.Network{Shared: c.Network},
 		Landlock: c.landlock(p, plan), ReadOnly: plan.readOnly(),
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/layout"
 	"agentsh/policy"
 	"agentsh/seccomp"
 	"agentsh/supervisor/launch"
@@ -42,7 +43,7 @@ func (n *namespaces) Launch(p *policy.Policy, plan *Plan, files Files) (launch.C
 		return launch.Config{}, err
 	}
 	c := launch.Config{
-		User: n.User.launch(), Hostname: hostName, Network: launch.Network{Shared: n.Network},
+		User: n.User.launch(), Hostname: layout.HostName, Network: launch.Network{Shared: n.Network},
 		Mounts: mounts, Landlock: n.landlock(p, plan), ReadOnly: plan.readOnly(),
 	}
 	if plan.Emulated {

@@ -17,9 +17,6 @@ import (
 // Shell is the SHELL of every command.
 const Shell = "/bin/bash"
 
-// hostName is the host name inside, the result of gethostname(2).
-const hostName = "sandbox"
-
 // sessionFiles are the files that a session adds to a plan.
 type sessionFiles struct {
 	Options
@@ -75,7 +72,7 @@ func (f sessionFiles) accounts() ([]launch.Mount, error) {
 	return out, nil
 }
 
-// hosts gives hostName an address: programs look up the host's name when they
+// hosts gives layout.HostName an address: programs look up the host's name when they
 // start. The machine's lines stay. A machine without the file gets none, as
 // nothing can be made in a read-only tree.
 func (f sessionFiles) hosts() ([]launch.Mount, error) {
@@ -94,7 +91,7 @@ func (f sessionFiles) hosts() ([]launch.Mount, error) {
 	if n := len(data); n > 0 && data[n-1] != '\n' {
 		data = append(data, '\n')
 	}
-	m, err := f.replace(name, at, fmt.Appendf(data, "127.0.0.1 %s\n", hostName))
+	m, err := f.replace(name, at, fmt.Appendf(data, "127.0.0.1 %s\n", layout.HostName))
 	return []launch.Mount{m}, err
 }
 

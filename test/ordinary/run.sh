@@ -70,6 +70,11 @@ for user in ${USERS:-root user}; do
 			failed=$((failed + 1))
 			echo "FAIL $user $stack: $name: a program is missing: $(cat "$row/native/err"): run 'packaging/deps.sh ordinary'"
 		elif diff -u "$row/native/result" "$row/session/result" >"$row/diff"; then
+			if [ -z "$reason" ] && grep '^agentsh: denied' "$row/session/err" >"$row/denied"; then
+				failed=$((failed + 1))
+				echo "FAIL $user $stack: $name: something is denied that the command does not need"
+				sed 's/^/  /' "$row/denied"
+			fi
 			[ -z "$reason" ] || { failed=$((failed + 1)) && echo "FAIL $user $stack: $name: no difference: remove the reason from rows.tsv"; }
 		elif [ -z "$reason" ]; then
 			failed=$((failed + 1))
