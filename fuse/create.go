@@ -56,7 +56,7 @@ type maker struct {
 
 // adopted sets the owner of a new entry, adds it to the tree and the change record,
 // and answers with it. On failure it removes the entry again.
-func (o *creator) adopted(parent *tree.Node, rel string, p made, out *gofuse.EntryOut) (*tree.Node, unix.Stat_t, error) {
+func (o *creator) adopted(thread uint32, parent *tree.Node, rel string, p made, out *gofuse.EntryOut) (*tree.Node, unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := o.files.giveOwner(p, &st)
 	if err != nil {
@@ -72,7 +72,7 @@ func (o *creator) adopted(parent *tree.Node, rel string, p made, out *gofuse.Ent
 	}
 	n := o.tree.Adopt(parent, p.Name, &st)
 	o.files.created(rel)
-	o.attrs.fillEntry(out, parent, n, &st, o.access.decide(query{policy.OpStat, rel}).dec.Effect == policy.Allow)
+	o.attrs.fillEntry(out, thread, parent, n, &st, o.access.decide(query{policy.OpStat, rel}).dec.Effect == policy.Allow)
 	return n, st, nil
 }
 
@@ -218,7 +218,7 @@ func (o *creator) createNew(in *gofuse.CreateIn, name string, out *gofuse.Create
 	if err != nil {
 		return gofuse.Status(errno(err)), errors.Is(err, unix.EEXIST)
 	}
-	n, st, err := o.adopted(parent, rel, made{p, fd, false}, &out.EntryOut)
+	n, st, err := o.adopted(in.Pid, parent, rel, made{p, fd, false}, &out.EntryOut)
 	if err != nil {
 		tree.CloseFD(fd)
 		return gofuse.Status(errno(err)), false
@@ -268,7 +268,7 @@ func (o *creator) make(in *gofuse.InHeader, name string, mode uint32, out *gofus
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	if _, _, err := o.adopted(parent, rel, made{p, -1, found}, out); err != nil {
+	if _, _, err := o.adopted(in.Pid, parent, rel, made{p, -1, found}, out); err != nil {
 		return gofuse.Status(errno(err))
 	}
 	return gofuse.OK
@@ -356,6 +356,6 @@ func (o *creator) link(in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gof
 	o.tree.HardLinked(n)
 	linked := o.tree.Adopt(parent, name, &st)
 	o.files.created(rel)
-	o.attrs.fillEntry(out, parent, linked, &st, true)
+	o.attrs.fillEntry(out, in.Pid, parent, linked, &st, true)
 	return gofuse.OK
 }

@@ -70,7 +70,7 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 		h.dirMu.Lock()
 		defer h.dirMu.Unlock()
 		if parent != h.node {
-			return o.listMoved(h, in.Offset, out, plus)
+			return o.listMoved(h, in, out, plus)
 		}
 		fd = h.fd
 	} else {
@@ -89,7 +89,7 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 	if !o.files.redirected(rel) {
 		o.follow.Look(parent, fd)
 	}
-	return gofuse.Status(errno(o.list(listing{parent, rel, fd, plus, false}, in.Offset, out)))
+	return gofuse.Status(errno(o.list(listing{parent, rel, fd, plus, false, in.Pid}, in.Offset, out)))
 }
 
 // present resolves a directory for a request that the kernel does not repeat after ESTALE.
@@ -109,12 +109,12 @@ func (o *directories) present(id uint64) (*tree.Node, string, gofuse.Status) {
 
 // listMoved lists an open directory that has lost its path. Its entries have no path, so
 // the kernel gets their names only. The rules for its last path apply.
-func (o *directories) listMoved(h *handle, off uint64, out *gofuse.DirEntryList, plus bool) gofuse.Status {
+func (o *directories) listMoved(h *handle, in *gofuse.ReadIn, out *gofuse.DirEntryList, plus bool) gofuse.Status {
 	rel, ok := o.tree.Host.Last(h.node)
 	if !ok {
 		return gofuse.ENOENT
 	}
-	return gofuse.Status(errno(o.list(listing{h.node, rel, h.fd, plus, true}, off, out)))
+	return gofuse.Status(errno(o.list(listing{h.node, rel, h.fd, plus, true, in.Pid}, in.Offset, out)))
 }
 
 // list fills out with the entries from position off. Positions are those of the
@@ -179,7 +179,7 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 	}
 	n := o.nodes.adopt(tree.NamedPath{Link: tree.Link{Parent: l.parent, Name: e.Name}, Path: tree.Join(l.rel, e.Name)}, &st)
 	out.FixMode(st.Mode)
-	attrs.fillEntry(entry, l.parent, n, &st, true)
+	attrs.fillEntry(entry, l.thread, l.parent, n, &st, true)
 	return true
 }
 
@@ -214,7 +214,8 @@ type listing struct {
 	rel    string
 	fd     int
 	plus   bool
-	moved  bool // the directory has lost its path
+	moved  bool   // the directory has lost its path
+	thread uint32 // that reads it
 }
 
 var listBuffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}

@@ -19,6 +19,7 @@ type openFiles struct {
 	handles     handles
 	passthrough bool // reads and writes may bypass the server
 	mapsDirect  bool // the kernel maps files that do not use the page cache for reads
+	leases      bool // a lease for reading shows that nothing writes a file, mappings included
 }
 
 // handle is one open file or directory of the kernel.
@@ -200,7 +201,7 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	case io.Direct > 0: // the kernel refuses any other mode
 		h.direct = true
 	case io.Cached > 0 || h.cached || !f.passthrough || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
-	case writes || io.Mapped || h.changed || st.Size >= tree.DirectMin: // the kernel may have the size of a changed file wrong
+	case writes || h.changed || st.Size >= tree.DirectMin || f.mapped(h): // the kernel may have the size of a changed file wrong
 		h.direct = f.registerBacking(io, h.fd)
 	}
 	if h.direct {
@@ -217,6 +218,21 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 		// Reads past the page cache do not depend on the size.
 		out.OpenFlags |= gofuse.FOPEN_DIRECT_IO
 	}
+}
+
+// mapped reports whether a mapping may still write the file of h, which is open for
+// reading. A mapping outlives its handle, and counts as an open for writing. While there
+// is one, the kernel gives no lease for reading: see F_SETLEASE in fcntl(2).
+func (f *openFiles) mapped(h *handle) bool {
+	if !h.io.Mapped || !f.leases {
+		return h.io.Mapped
+	}
+	if _, err := unix.FcntlInt(uintptr(h.fd), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
+		return true
+	}
+	_, err := unix.FcntlInt(uintptr(h.fd), unix.F_SETLEASE, unix.F_UNLCK)
+	h.io.Mapped = err != nil
+	return h.io.Mapped
 }
 
 // registerBacking registers a descriptor with the kernel for passthrough. It fails if

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/tree"
 	"agentsh/internal/wire"
 )
 
@@ -360,6 +361,76 @@ func checkMapping(t *testing.T, s *session, plain bool) {
 	}
 	if list, err := s.control.Changes(t.Context(), "ws"); err != nil || len(list) != 1 {
 		t.Errorf("changes %v, %v", list, err)
+	}
+}
+
+// TestReadsSeeAMappingWithoutAHandle: while a mapping can write a file whose handle is
+// closed, each read sees what it wrote. Afterwards the page cache of the mount serves.
+func TestReadsSeeAMappingWithoutAHandle(t *testing.T) {
+	s := start(t, options{})
+	f, err := os.OpenFile(s.path("f"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	must(t, err)
+	must(t, f.Truncate(4096))
+	data, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	must(t, err)
+	f.Close()
+	for slices.Contains(serverFiles(s), s.back("f")) { // until the release was answered
+		runtime.Gosched()
+	}
+	read := func(want string) {
+		t.Helper()
+		if got, err := os.ReadFile(s.path("f")); err != nil || string(got[:1]) != want {
+			t.Errorf("read %.1q, %v, want %q", got, err, want)
+		}
+	}
+	for _, text := range []string{"1", "2", "3"} {
+		copy(data, text)
+		for began := time.Now(); time.Since(began) < 2*answerTime; { // in the end the file does not count as changed
+			read(text)
+		}
+	}
+	copy(data, "4")
+	must(t, unix.Munmap(data))
+	for range 3 {
+		read("4")
+	}
+	w, err := os.OpenFile(s.path("f"), os.O_RDWR, 0)
+	must(t, err)
+	data, err = unix.Mmap(int(w.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	must(t, err)
+	w.Close()
+	copy(data, "5")
+	read("5")
+	must(t, unix.Munmap(data))
+}
+
+func TestALeaseTellsWhetherAFileIsMapped(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	must(t, os.WriteFile(name, make([]byte, 4096), 0o600))
+	w, err := os.OpenFile(name, os.O_RDWR, 0)
+	must(t, err)
+	data, err := unix.Mmap(int(w.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	must(t, err)
+	w.Close()
+	r, err := os.Open(name)
+	must(t, err)
+	defer r.Close()
+	h := &handle{io: &tree.IO{Mapped: true}, fd: int(r.Fd())}
+	files := openFiles{leases: true}
+	if !files.mapped(h) || !files.mapped(h) {
+		t.Error("a file that is mapped counts as not mapped")
+	}
+	must(t, unix.Munmap(data))
+	if (&openFiles{}).mapped(h) != true {
+		t.Error("without leases a file counts as not mapped")
+	}
+	if files.mapped(h) || h.io.Mapped {
+		t.Error("a file that is not mapped any more counts as mapped")
+	}
+	for _, flags := range []int{os.O_RDWR, os.O_WRONLY} { // the lease has ended
+		w, err := os.OpenFile(name, flags|unix.O_NONBLOCK, 0)
+		must(t, err)
+		w.Close()
 	}
 }
 

@@ -212,6 +212,7 @@ func (m *mount) attach(dev *os.File) error {
 	m.kernel.Loop = l
 	m.handles.passthrough = l.Passthrough()
 	m.handles.mapsDirect = l.MapsDirect() && !older.noDirectReads
+	m.handles.leases = countsMappings(fs.Type)
 	return nil
 }
 
@@ -232,6 +233,16 @@ func stableOffsets(magic int64) bool {
 		return true
 	case unix.TMPFS_MAGIC:
 		return kernelAtLeast(6, 6)
+	}
+	return false
+}
+
+// countsMappings reports whether a mapping counts as an open of its file. On overlayfs it
+// counts as one of the file below.
+func countsMappings(magic int64) bool {
+	switch magic {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return true
 	}
 	return false
 }

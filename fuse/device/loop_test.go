@@ -3,6 +3,7 @@ package device
 import (
 	"encoding/binary"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -230,4 +231,38 @@ func TestNoticesAboutManyNodesHaveFewGoroutines(t *testing.T) {
 			t.Errorf("node %d: %d notices, taken %d times", id, received[id], taken[id].Load())
 		}
 	}
+}
+
+// A call about a node waits until the thread that got the last answer has used it: until
+// the thread's next request, or until the time is over.
+func TestACallWaitsForItsThread(t *testing.T) {
+	var l Loop
+	var called []string
+	note := func(what string) func() { return func() { called = append(called, what) } }
+	l.Soon(1, 7, note("older answer"))
+	l.Soon(1, 8, note("answer"))
+	l.Soon(2, 8, note("other node"))
+	l.callUsed(7)
+	l.callUsed(0)
+	l.callUsed(9)
+	if len(called) != 0 {
+		t.Errorf("another thread's request called %v", called)
+	}
+	l.callUsed(8)
+	l.callUsed(8)
+	if want := []string{"answer", "other node"}; !slices.Equal(called, want) {
+		t.Errorf("called %v, want %v", called, want)
+	}
+	if l.soon.waiting.Load() != 0 {
+		t.Error("calls wait still")
+	}
+	late := make(chan struct{})
+	l.Soon(3, 0, func() { close(late) })
+	l.callUsed(0)
+	select {
+	case <-late:
+		t.Error("a thread that is not known called")
+	default:
+	}
+	<-late
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -85,32 +86,71 @@ func (l *Loop) NotifyEpoch() bool {
 
 // soon holds what is called soon.
 type soon struct {
-	mu    sync.Mutex
-	calls map[uint64]func() // by node; not nil while the timer runs
+	waiting atomic.Int32 // the calls
+	mu      sync.Mutex
+	calls   map[uint64]soonCall // by node; not nil while the timer runs
+	threads map[uint32][]uint64 // nodes with a call, by thread; some may have got another thread's
+}
+
+// soonCall is called when a thread has used an answer.
+type soonCall struct {
+	thread uint32
+	do     func()
 }
 
 // soonTime is longer than a process usually takes from an answer to its use.
 const soonTime = 10 * time.Millisecond
 
-// Soon calls do after the kernel has used the answers about a node that are now on their
-// way to it. A notice that comes before makes it ignore them. Only the last of several
-// functions for a node is called.
-func (l *Loop) Soon(id uint64, do func()) {
+// Soon calls do after the kernel has used an answer about a node that is now on its way
+// to a thread. A notice that comes before makes the kernel ignore it. The thread has used
+// the answer when it sends its next request, or usually after soonTime. Only the last of
+// several functions for a node is called. The thread is 0 if it is not known.
+func (l *Loop) Soon(id uint64, thread uint32, do func()) {
 	s := &l.soon
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calls == nil {
-		s.calls = map[uint64]func(){}
+		s.calls, s.threads = map[uint64]soonCall{}, map[uint32][]uint64{}
 		time.AfterFunc(soonTime, l.callSoon)
 	}
-	s.calls[id] = do
+	if old, ok := s.calls[id]; !ok || old.thread != thread {
+		s.threads[thread] = append(s.threads[thread], id)
+	}
+	s.calls[id] = soonCall{thread, do}
+	s.waiting.Store(int32(len(s.calls)))
 }
 
+// callSoon calls all that is left when the time is over.
 func (l *Loop) callSoon() {
-	l.soon.mu.Lock()
-	calls := l.soon.calls
-	l.soon.calls = nil
-	l.soon.mu.Unlock()
+	s := &l.soon
+	s.mu.Lock()
+	calls := s.calls
+	s.calls, s.threads = nil, nil
+	s.waiting.Store(0)
+	s.mu.Unlock()
+	for _, c := range calls {
+		c.do()
+	}
+}
+
+// callUsed calls what waits for a thread that now sends a request. No request has a
+// thread that the kernel does not name.
+func (l *Loop) callUsed(thread uint32) {
+	s := &l.soon
+	if thread == 0 || s.waiting.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	var calls []func()
+	for _, id := range s.threads[thread] {
+		if c, ok := s.calls[id]; ok && c.thread == thread {
+			calls = append(calls, c.do)
+			delete(s.calls, id)
+		}
+	}
+	delete(s.threads, thread)
+	s.waiting.Store(int32(len(s.calls)))
+	s.mu.Unlock()
 	for _, do := range calls {
 		do()
 	}

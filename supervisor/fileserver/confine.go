@@ -23,9 +23,9 @@ var serverFilter = sync.OnceValues(func() ([]byte, error) { return seccomp.Serve
 // Capabilities are the capabilities that a file server needs from root. It
 // needs the rights of any owner on the backing directories. The kernel requires
 // SYS_ADMIN for FUSE passthrough, with which it reads and writes without the
-// server.
+// server, and LEASE to tell whether a file of another owner is mapped for writing.
 const Capabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
-	1<<unix.CAP_FSETID | 1<<unix.CAP_SYS_ADMIN
+	1<<unix.CAP_FSETID | 1<<unix.CAP_LEASE | 1<<unix.CAP_SYS_ADMIN
 
 // treeRights are all file rights except those for devices. The kernel needs the
 // execute right: with passthrough it opens an executed file with the rights of
