@@ -17,6 +17,23 @@ import (
 	"agentsh/internal/wire"
 )
 
+// chooseBackend returns the backend that the harness names, unless the operator named one.
+func chooseBackend(b sandbox.Backend, h *harness.Harness) (sandbox.Backend, error) {
+	c, is := b.(sandbox.Chooser)
+	if !is || !h.Backend.IsSet() && !h.Connect.IsSet() {
+		return b, nil
+	}
+	chosen, err := c.Choose(h.Backend.V, h.Connect.V)
+	if err != nil {
+		at := h.Backend.At
+		if !h.Backend.IsSet() {
+			at = h.Connect.At
+		}
+		return b, badConfig("see doc/remote.md", "%s: backend: %w", at, err)
+	}
+	return chosen, nil
+}
+
 // withSpec checks the policy of a run and adds it and the specification of the
 // sandbox to the plan.
 func (p plan) withSpec(prog program, repoDir, runID string, keep time.Duration) (plan, error) {

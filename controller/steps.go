@@ -95,6 +95,10 @@ func (r *run) load(context.Context) error {
 		return err
 	}
 	r.plan.harness = h
+	if r.o.Backend, err = chooseBackend(r.o.Backend, h); err != nil {
+		return err
+	}
+	r.result.Backend, r.journal.record.Backend = r.o.Backend.Name(), r.o.Backend.Name()
 	r.journal.record.Agent = h.AgentName()
 	r.result.Agent, r.result.Role, r.result.Slug = h.AgentName(), h.Role.V, h.Slug.V
 	r.result.About, r.result.Doc = h.Description.V, h.Doc.V

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"agentsh/controller"
 	"agentsh/controller/sandbox"
@@ -22,12 +23,14 @@ type placeFlags struct {
 	backend string // empty: local
 	connect string
 	look    bool // Collect asks the place in any case
+	flags   *pflag.FlagSet
 }
 
 // backends are the values of --backend.
 var backends = []string{local.Name, remote.NameExec, remote.NameSSH}
 
 func (f *placeFlags) add(cmd *cobra.Command) {
+	f.flags = cmd.Flags()
 	cmd.Flags().StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+strings.Join(backends, ", "))
 	cmd.Flags().StringVar(&f.connect, "connect", "",
 		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, or exec:PROGRAM ARGUMENT... that leads to a shell there")
@@ -59,6 +62,22 @@ func (f placeFlags) openState(agentsh, config string) (statedir.Dir, sandbox.Bac
 	return state, backend, err
 }
 
+// choosable is the backend of a command line that names none. A harness may name another.
+type choosable struct {
+	sandbox.Backend
+	state           statedir.Dir
+	agentsh, config string
+}
+
+// Choose implements [sandbox.Chooser].
+func (c choosable) Choose(name, address string) (sandbox.Backend, error) {
+	of := placeFlags{backend: name, connect: address}
+	if err := of.check(c.config); err != nil {
+		return nil, err
+	}
+	return of.open(c.state, c.agentsh, c.config)
+}
+
 // check rejects a combination of flags.
 func (f placeFlags) check(config string) error {
 	name := cmp.Or(f.backend, local.Name)
@@ -73,7 +92,7 @@ func (f placeFlags) check(config string) error {
 	case name != remote.NameExec && name != remote.NameSSH:
 		return wrong("this build has: "+strings.Join(backends, ", "), "unknown backend %q", name)
 	case f.connect == "":
-		return wrong("see doc/remote.md", "--backend %s needs --connect ADDRESS", name)
+		return wrong("see doc/remote.md", "backend %s needs an address: write --connect, or connect in the harness", name)
 	case config != "":
 		return wrong("change "+layout.Config+" of the place", "--agentsh-config: the configuration of the place applies there")
 	}
@@ -83,7 +102,11 @@ func (f placeFlags) check(config string) error {
 // open makes the backend.
 func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Backend, error) {
 	if cmp.Or(f.backend, local.Name) == local.Name {
-		return local.New(local.Config{State: state, Agentsh: agentsh, Operator: config}), nil
+		b := local.New(local.Config{State: state, Agentsh: agentsh, Operator: config})
+		if f.flags == nil || f.flags.Changed("backend") {
+			return b, nil
+		}
+		return choosable{b, state, agentsh, config}, nil
 	}
 	b, err := remote.Open(f.backend, f.connect, remote.Config{State: state, Agentsh: agentsh, Look: f.look})
 	if err != nil {

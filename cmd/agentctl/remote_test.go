@@ -162,6 +162,46 @@ func TestAControllerThatIsKilledLeavesNothingElsewhere(t *testing.T) {
 	}
 }
 
+func TestAHarnessSaysWhereItsSandboxIs(t *testing.T) {
+	p := newFixture(t, "true", "backend: exec\nconnect: exec:sh carrier").elsewhere()
+	carrier := strings.TrimPrefix(p.place[3], "exec:")
+	p.write("carrier", "touch used; exec "+carrier+"\n", 0o644)
+	p.place = nil
+	if r, code := p.run(); code != 0 || r.Backend != "exec" {
+		t.Errorf("exit code %d, backend %s", code, r.Backend)
+	}
+	if out, errs, code := p.try("", "sandbox", "list"); code != 0 {
+		t.Errorf("list: %d %s %s", code, out, errs)
+	}
+	if err := os.Remove(p.path("used")); err != nil {
+		t.Error(err)
+	}
+	if out, errs, code := p.try("", "lint", "--repo", "repo", "harness.yaml"); code != 0 {
+		t.Errorf("lint: %d %s %s", code, out, errs)
+	}
+	if err := os.Remove(p.path("used")); err != nil {
+		t.Errorf("lint made no sandbox there: %v", err)
+	}
+	if r, code := p.run("--backend", "local"); code != 0 || r.Backend != "local" {
+		t.Errorf("--backend local: exit code %d, backend %s", code, r.Backend)
+	}
+	if _, err := os.Stat(p.path("used")); err == nil {
+		t.Error("--backend local has no precedence")
+	}
+	for text, want := range map[string]string{
+		"backend: ssh\n":                   "wrong.yaml:8:10: backend: backend ssh needs an address",
+		"connect: exec:sh\n":               "wrong.yaml:8:10: backend: --connect: the local backend",
+		"backend: ssh\nconnect: exec:sh\n": "begins with ssh://",
+		"backend: cloud\n":                 "wrong.yaml:8:10: ",
+	} {
+		p.write("wrong.yaml", strings.Replace(p.read("harness.yaml"), "backend: exec\nconnect: exec:sh carrier\n", text, 1), 0o644)
+		_, errs, code := p.try("", "run", "wrong.yaml", "--repo", "repo", "--out", "out")
+		if code != controller.ExitConfiguration || !strings.Contains(errs, want) {
+			t.Errorf("%q: exit code %d, want %s\n%s", text, code, want, errs)
+		}
+	}
+}
+
 func TestGCAsksThePlaceWhatIsLeft(t *testing.T) {
 	p := newFixture(t, "true", "").elsewhere()
 	if _, code := p.run(); code != 0 {
@@ -212,7 +252,7 @@ func TestWrongPlacesAreRefusedAtOnce(t *testing.T) {
 		code  int
 		want  string
 	}{
-		{[]string{"--backend", "exec"}, controller.ExitConfiguration, "needs --connect"},
+		{[]string{"--backend", "exec"}, controller.ExitConfiguration, "needs an address"},
 		{[]string{"--connect", "exec:sh"}, controller.ExitConfiguration, "add --backend"},
 		{[]string{"--backend", "ssh", "--connect", "exec:sh"}, controller.ExitConfiguration, "begins with ssh://"},
 		{[]string{"--backend", "exec", "--connect", "exec:sh", "--agentsh-config", "c.yaml"}, controller.ExitConfiguration, "of the place"},

@@ -26,6 +26,8 @@ var Consumers = map[string]string{
 	"model":                           "runtime",
 	"effort":                          "runtime",
 	"readonly_repo":                   "create sandbox",
+	"backend":                         "create sandbox",
+	"connect":                         "create sandbox",
 	"degraded":                        "create sandbox",
 	"require":                         "create sandbox",
 	"plugins.path":                    "bootstrap",

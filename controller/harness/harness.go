@@ -76,6 +76,8 @@ type Harness struct {
 	TimeoutMinutes  Value[int]          `harness:"timeout_minutes"`
 	SandboxTimeout  Value[int]          `harness:"sandbox_timeout_seconds"` // seconds
 	ReadonlyRepo    Value[bool]         `harness:"readonly_repo"`
+	Backend         Text                `harness:"backend"`
+	Connect         Text                `harness:"connect"`
 	Degraded        Texts               `harness:"degraded"` // mechanisms that the sandbox may run without
 	Require         Texts               `harness:"require"`  // what must be proven in it
 	Container       Container           `harness:"container"`

@@ -35,6 +35,13 @@ type Backend interface {
 	UsesImage(dir string) (bool, error)
 }
 
+// Chooser is a backend in whose place a harness may name another one.
+type Chooser interface {
+	Backend
+	// Choose makes the backend of a name, with the place at an address.
+	Choose(name, address string) (Backend, error)
+}
+
 // Spec specifies a new sandbox.
 type Spec struct {
 	RunID     string // names the sandbox; letters, digits and dashes
