@@ -101,6 +101,36 @@ func TestTwoQuestionsAtOnceAreAskedOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// Two programs of a pipeline are on one terminal: a line that is typed answers what it shows.
+func TestTwoProcessesOnATerminalAskOneAfterTheOther(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	dir := askingDir(t, "tty")
+	s := newSeat(t)
+	const script = `one() { exec -a agentsh "$0" "$@"; }
+one "$@" log1 -- sh -c 'uname -s >&2 || echo no >&2' | one "$@" log2 -- sh -c 'uname -r >&2 || echo no >&2; cat'`
+	cmd := program(t, dir, "exec", "-p", "policy.yaml", "-w", "work", "--audit")
+	cmd.Args = append([]string{"bash", "-c", script, cmd.Path}, cmd.Args[1:]...)
+	var err error
+	if cmd.Path, err = exec.LookPath("bash"); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.times(t, open, 1)
+	first := strings.Contains(s.text(), "uname -s")
+	if text := s.text(); strings.Count(text, "agentsh: question ") != 1 {
+		t.Errorf("two questions at once: %q", text)
+	}
+	s.typeIn(t, "y\r")
+	s.reply(t, 2, "n")
+	if code := s.ends(t, cmd); strings.Contains(s.text(), "Linux") != first || strings.Count(s.text(), "\nno\r") != 1 {
+		t.Errorf("exit %d: %q", code, s.text())
+	}
+}
+
 // A program that uses the whole screen has it again after a question, and its keys.
 func TestAQuestionInterruptsAProgramOfTheWholeScreen(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)

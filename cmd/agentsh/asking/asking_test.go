@@ -20,9 +20,14 @@ type desk struct {
 	out     bytes.Buffer
 	answers []wire.ApprovalAnswer
 	in      *io.PipeWriter
+	stopped func() // is called when a question is to be answered: the terminal is stopped
 }
 
 func (d *desk) Write(b []byte) (int, error) {
+	if d.stopped != nil && strings.HasPrefix(string(b), "allow it?") {
+		d.stopped()
+		<-time.After(2 * stalled)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.out.Write(b)
@@ -110,11 +115,14 @@ func TestInputThatWasReadBeforeAnswersNothing(t *testing.T) {
 			t.Fatalf("before the question was open: %+v", d.answers)
 		}
 		first := pass()
+		var whileStopped func(string)
+		d.stopped = func() { whileStopped = pass() }
 		first("n\ry\r")
 		first("y\r")
 		<-time.After(2 * quiet)
 		synctest.Wait()
 		first("y\r")
+		whileStopped("y\r")
 		if len(d.answers) != 1 || d.answers[0].Allow {
 			t.Errorf("to another question: %+v", d.answers)
 		}

@@ -21,6 +21,10 @@ import (
 // is typed meanwhile was meant for something else, and begins the time again.
 const quiet = time.Second
 
+// stalled is a time that a write takes only on a terminal that was stopped. A person types
+// nothing so soon after it.
+const stalled = 100 * time.Millisecond
+
 // Prompt shows one question after the other on a terminal. An answer is a line:
 // y, a or n.
 type Prompt struct {
@@ -39,6 +43,7 @@ type Prompt struct {
 	mu        sync.Mutex
 	shown     string // id of the question on the terminal; empty: none
 	open      bool   // it can be answered
+	turn      int    // changes when what was typed before is no answer
 	disturbed bool   // something was typed since it was shown
 	timer     *time.Timer
 	line      line
@@ -111,6 +116,11 @@ func (p *Prompt) show() {
 			continue
 		}
 		p.screen.hold()
+		if !time.Now().Before(q.Ends) { // it waited for the question of another process
+			p.waiting = p.waiting[1:]
+			p.after(p.screen.release())
+			continue
+		}
 		p.before()
 		p.shown, p.open, p.disturbed, p.line = q.ID, false, false, line{}
 		fmt.Fprint(p.screen, questionText(q, time.Now(), p.size))
@@ -153,16 +163,29 @@ func (p *Prompt) opens(id string) {
 		p.disturbed = false
 		p.timer.Reset(quiet)
 	default:
+		p.open = true
+		p.answerable()
+		began := time.Now()
 		fmt.Fprint(p.screen, "allow it? y: once, a: always in this session, n: no: ")
-		p.before() // the terminal may have been stopped meanwhile
-		p.open, p.line = true, line{}
-		p.keys.listen(func(b []byte) { p.typed(id, b) }, p.gone)
+		if time.Since(began) > stalled {
+			p.answerable() // what was typed meanwhile was typed before this could be read
+		}
 	}
+}
+
+// answerable takes what is typed from now on for answers. It is called with mu held.
+func (p *Prompt) answerable() {
+	p.before()
+	p.line = line{}
+	p.turn++
+	turn := p.turn
+	p.keys.listen(func(b []byte) { p.typed(turn, b) }, p.gone)
 }
 
 // hide ends the question that is shown. It is called with mu held.
 func (p *Prompt) hide() {
 	p.shown, p.open = "", false
+	p.turn++
 	p.timer.Stop()
 	p.interrupt()
 	p.keys.ignore()
@@ -270,11 +293,11 @@ func (p *Prompt) refuse() {
 }
 
 // typed takes what was typed at the question that is shown.
-func (p *Prompt) typed(id string, b []byte) {
+func (p *Prompt) typed(turn int, b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range b {
-		if p.shown != id {
+		if p.turn != turn {
 			return // what follows an answer belongs to nothing
 		}
 		switch key := p.line.key(c); {

@@ -31,6 +31,7 @@ const inOrder = "\x1b[?2026l\x1b[?1049l\x1b[?9l\x1b[?1000l\x1b[?1001l\x1b[?1002l
 // screen is the output side of a terminal that a command and questions share.
 type screen struct {
 	w     io.Writer  // the terminal
+	turn  *os.File   // is locked while a question is shown; nil: nobody else asks
 	mu    sync.Mutex // held for each write of the command to it, and while a question is shown
 	modes modes      // that the command has set
 	wrote int        // writes of the command
@@ -122,8 +123,10 @@ func (s *screen) writes() int {
 	return s.wrote
 }
 
-// hold stops the command's output and puts the terminal in order.
+// hold stops the command's output and puts the terminal in order. It waits for the question of
+// another process on the terminal: one line cannot answer two.
 func (s *screen) hold() {
+	s.lock(unix.LOCK_EX)
 	s.settle()
 	s.mu.Lock()
 	for i := 0; i < 10 && s.unread(); i++ { // a reader may have stopped
@@ -152,7 +155,20 @@ func (s *screen) release() (whole bool) {
 	defer s.mu.Unlock()
 	s.write(s.modes.on())
 	s.mid = false
+	s.lock(unix.LOCK_UN)
 	return s.modes.whole()
+}
+
+func (s *screen) lock(how int) {
+	if s.turn == nil {
+		return
+	}
+	if raw, err := s.turn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { // fails when it was closed: the command has ended
+			for unix.Flock(int(fd), how) == unix.EINTR {
+			}
+		})
+	}
 }
 
 // Write writes while the screen is held.

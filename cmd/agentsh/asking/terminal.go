@@ -7,6 +7,7 @@ package asking
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -35,6 +36,7 @@ func Open(streams *wire.Streams) (*Terminal, string) {
 		return nil, "agentsh has no terminal to ask on"
 	}
 	t := &Terminal{tty: tty, screen: newScreen(tty)}
+	t.screen.turn = device(tty)
 	streams.Stdout, streams.Stderr = t.screen.share(streams.Stdout), t.screen.share(streams.Stderr)
 	if sameTerminal(foreground.FileOf(streams.Stdin), tty) {
 		t.keys = newKeys(streams.Stdin, nil)
@@ -119,6 +121,9 @@ func (t *Terminal) Close() {
 	t.screen.end()
 	t.keys.close()
 	_ = t.tty.Close() // every write was made
+	if t.screen.turn != nil {
+		_ = t.screen.turn.Close() // it was only locked
+	}
 }
 
 // absent returns why nobody can be asked now; empty: somebody can.
@@ -180,22 +185,48 @@ func (t *Terminal) control(f func(fd int)) {
 	}
 }
 
+// device opens the file of the terminal that /dev/tty leads to, which all processes on it
+// share; nil: it is no pseudoterminal, or not in /dev/pts.
+func device(tty *os.File) *os.File {
+	number := deviceNumber(tty)
+	const first, last = 136, 143 // major numbers, see devices.txt of Linux
+	major, minor := unix.Major(number), unix.Minor(number)
+	if major < first || major > last {
+		return nil
+	}
+	name := fmt.Sprintf("/dev/pts/%d", (major-first)<<8+minor)
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0) // os.File.Close would wait for flock(2)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if deviceNumber(f) != number {
+		_ = f.Close() // another terminal has this name here
+		return nil
+	}
+	return f
+}
+
 // sameTerminal reports whether a file is the terminal tty.
 func sameTerminal(f, tty *os.File) bool {
 	if f == nil {
 		return false
 	}
-	device := func(f *os.File) (n int) {
-		if raw, err := f.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), tiocgdev) })
-			if err != nil {
-				n = 0
-			}
-		}
-		return n
-	}
-	a, b := device(f), device(tty)
+	a, b := deviceNumber(f), deviceNumber(tty)
 	return a != 0 && a == b
+}
+
+// deviceNumber returns the number of a terminal's device; 0: it is none.
+func deviceNumber(f *os.File) uint64 {
+	n := 0
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { // 0 stays
+			if number, err := unix.IoctlGetInt(int(fd), tiocgdev); err == nil {
+				n = number
+			}
+		})
+	}
+	return uint64(n)
 }
 
 // tiocgdev asks for the device number of a terminal, see linux/tty.h: /dev/tty has
