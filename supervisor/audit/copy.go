@@ -11,10 +11,16 @@ import (
 // Copy is a log whose events another machine numbered and chained. It has the same
 // bytes as the original. It is for one goroutine.
 type Copy struct {
-	file *os.File
-	head Head
-	line []byte
+	file  *os.File
+	head  Head
+	line  []byte
+	left  int64 // bytes that may still be written
+	limit int64
 }
+
+// maxCopy bounds a copy, in bytes: what writes the log at the other machine must not fill
+// the disk of this one. It is about ten million events.
+const maxCopy = 4 << 30
 
 // NewCopy makes the file of a copy, which must not exist, with mode 0600.
 func NewCopy(path string) (*Copy, error) {
@@ -22,11 +28,11 @@ func NewCopy(path string) (*Copy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("copy the audit log: %w", err)
 	}
-	return &Copy{file: f}, nil
+	return &Copy{file: f, left: maxCopy, limit: maxCopy}, nil
 }
 
-// Append writes one event. It refuses an event that was changed, or that does not follow
-// the last one.
+// Append writes one event. It refuses an event that was changed, that does not follow the
+// last one, or that makes the copy longer than a log may be.
 func (c *Copy) Append(e wire.Event) error {
 	line, err := appendEvent(c.line[:0], &e)
 	if err == nil && len(line) >= MaxLine {
@@ -41,6 +47,9 @@ func (c *Copy) Append(e wire.Event) error {
 	}
 	line = append(line, '\n')
 	c.line = line
+	if c.left -= int64(len(line)); c.left < 0 {
+		return fmt.Errorf("copy the audit log: it has more than %d bytes", c.limit)
+	}
 	if _, err := c.file.Write(line); err != nil {
 		return fmt.Errorf("copy the audit log: %w", err)
 	}

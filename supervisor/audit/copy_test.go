@@ -116,3 +116,28 @@ func TestACopyRefusesEventsThatAreNotTheNextOnes(t *testing.T) {
 		}
 	}
 }
+
+func TestACopyIsBounded(t *testing.T) {
+	events, log := someEvents(t)
+	path := filepath.Join(t.TempDir(), "copy.jsonl")
+	c, err := NewCopy(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.left = int64(len(log)) - 1
+	for i, e := range events {
+		err = c.Append(e)
+		if last := i == len(events)-1; (err == nil) == last {
+			t.Fatalf("event %d: %v", i, err)
+		}
+	}
+	if !strings.Contains(err.Error(), "more than 4294967296 bytes") || c.Append(events[0]) == nil {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || !strings.HasPrefix(string(log), string(got)) || !strings.HasSuffix(string(got), "\n") {
+		t.Errorf("%v, the copy is no beginning of the log: %q", err, got)
+	}
+}
