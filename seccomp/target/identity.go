@@ -175,6 +175,30 @@ func statusField(text []byte, name string) string {
 	return string(bytes.TrimSpace(value))
 }
 
+// Dying reports whether a signal waits for a thread that ends its process. While a thread is
+// stopped for its tracer the kernel delivers none but SIGKILL.
+func Dying(tid int) bool {
+	text, err := readProc(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/status", tid))
+	if err != nil {
+		return false
+	}
+	signals := func(field string) uint64 {
+		set, err := strconv.ParseUint(statusField(text, field), 16, 64)
+		if err != nil {
+			return 0
+		}
+		return set
+	}
+	waiting := signals("SigPnd") | signals("ShdPnd")
+	waiting &^= signals("SigBlk") | signals("SigIgn") | signals("SigCgt")
+	for _, harmless := range []unix.Signal{ // without a handler, see signal(7)
+		unix.SIGCHLD, unix.SIGCONT, unix.SIGURG, unix.SIGWINCH, unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU,
+	} {
+		waiting &^= 1 << (harmless - 1)
+	}
+	return waiting != 0
+}
+
 // Exe returns the path of the program that the process runs, inside its root.
 // It is empty if the program has no path there.
 func (t *Target) Exe() string { return t.linkInside("exe") }

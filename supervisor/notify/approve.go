@@ -100,9 +100,10 @@ func (p *approver) decides(d policy.Decision) bool { return d.Effect == policy.A
 const validInterval = 250 * time.Millisecond
 
 // wait asks a question about a call. It returns when there is an answer or when the
-// caller has ended. The error is then errGone.
+// caller has ended, or will once its call is answered. The error is then errGone.
 func (p *approver) wait(c *call, q wire.Question) (wire.Answer, error) {
 	ctx, cancel := context.WithCancel(p.tasks.ctx)
+	waits := true
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		ticker := time.NewTicker(validInterval)
@@ -112,8 +113,9 @@ func (p *approver) wait(c *call, q wire.Question) (wire.Answer, error) {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				if !c.valid() {
+				if waits = c.valid() && !target.Dying(c.TID); !waits {
 					cancel()
+					return
 				}
 			}
 		}
@@ -121,7 +123,7 @@ func (p *approver) wait(c *call, q wire.Question) (wire.Answer, error) {
 	answer := p.ask(ctx, q)
 	cancel()
 	watching.Wait()
-	if !c.valid() {
+	if !waits || !c.valid() {
 		return answer, errGone
 	}
 	return answer, nil

@@ -97,22 +97,57 @@ func TestAWaitingApprovalDelaysNoOtherCall(t *testing.T) {
 }
 
 func TestAQuestionEndsWithItsCaller(t *testing.T) {
-	asked, told := make(chan wire.Question, 1), make(chan error, 1)
-	cfg := Config{Rules: asking("true"), Approve: func(ctx context.Context, q wire.Question) wire.Answer {
-		asked <- q
-		<-ctx.Done()
-		told <- ctx.Err()
-		return wire.Answer{Allow: true, By: "too late"}
-	}}
-	s := begin(t, cfg, CommandInfo{ID: "c1"}, "/bin/true")
-	q := <-asked
-	if err := unix.Kill(q.Process.PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
+	for _, by := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
+		for _, traced := range []bool{false, true} {
+			asked, told := make(chan wire.Question, 1), make(chan error, 1)
+			cfg := Config{Rules: asking("true"), Approve: func(ctx context.Context, q wire.Question) wire.Answer {
+				asked <- q
+				select {
+				case <-ctx.Done():
+				case <-time.After(2 * time.Minute):
+					t.Errorf("traced %v: the question does not end with %v", traced, by)
+				}
+				told <- ctx.Err()
+				return wire.Answer{Allow: true, By: "too late"}
+			}}
+			s := &session{t: t, done: make(chan error, 1), traced: traced}
+			s.start(cfg, CommandInfo{ID: "c1"}, exec.Command("/bin/true"))
+			q := <-asked
+			for _, signal := range []unix.Signal{unix.SIGWINCH, by} {
+				if err := unix.Kill(q.Process.PID, signal); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-told
+			s.end()
+			if e := s.event(func(e wire.Event) bool { return e.Type == wire.EventExec }); e != nil {
+				t.Errorf("event %+v", e)
+			}
+		}
 	}
-	<-told
+}
+
+// A signal that does not end the caller does not end its question.
+func TestAQuestionStaysWhileItsCallerDoes(t *testing.T) {
+	const script = "trap '' HUP; exec /bin/true"
+	ended := make(chan error, 1)
+	s := &session{t: t, done: make(chan error, 1), traced: true}
+	s.start(Config{Rules: asking("true"), Approve: func(ctx context.Context, q wire.Question) wire.Answer {
+		for _, signal := range []unix.Signal{unix.SIGWINCH, unix.SIGCHLD, unix.SIGHUP} {
+			if err := unix.Kill(q.Process.PID, signal); err != nil {
+				t.Error(err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(3 * validInterval):
+		}
+		ended <- ctx.Err()
+		return wire.Answer{Allow: true, By: "ann"}
+	}}, CommandInfo{ID: "c1"}, exec.Command("/bin/bash", "-c", script))
 	s.end()
-	if e := s.event(func(e wire.Event) bool { return e.Type == wire.EventExec }); e != nil {
-		t.Errorf("event %+v", e)
+	if err := <-ended; err != nil {
+		t.Errorf("the question ended: %v", err)
 	}
 }
 
