@@ -54,15 +54,16 @@ for set in "$@"; do
 	places-arm64) want qemu-system-arm ;;
 	coherence) tool cargo cargo ;;
 	learn)
-		want rustc # sessions see no ~/.cargo
+		for p in rustc cargo; do want "$p"; done # sessions of these tests see no ~/.cargo
 		tool javac default-jdk-headless
 		;;
 	ordinary)
 		want rustc # sessions see no ~/.cargo
-		for p in make gcc python3 python3-venv rsync patch jq shellcheck sqlite3 ruby rake; do want "$p"; done
+		for p in make gcc python3 python3-venv rsync patch jq shellcheck sqlite3 ruby rake bundler ruby-minitest cmake curl; do want "$p"; done
 		tool node nodejs
 		tool npm npm
 		tool javac default-jdk-headless
+		tool mvn maven
 		;;
 	services) for p in postgresql redis-server redis-tools; do want "$p"; done ;;
 	browser)

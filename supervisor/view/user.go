@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -178,11 +179,13 @@ func callerName(uid int) string {
 }
 
 // accounts returns the passwd and group files that commands see. They have the
-// lines of the machine. If the machine has no entry for the commands' user,
-// they have one more line.
+// lines of the machine, with the session's home for the commands' user: Java and ssh
+// read it there, not from HOME. If the machine has no entry for the commands' user, they
+// have one more line.
 func (u User) accounts(home, shell string) (passwd, group []byte) {
 	passwd, _ = os.ReadFile("/etc/passwd") // a machine without one gets a file of one line
 	group, _ = os.ReadFile("/etc/group")
+	passwd = u.rehome(passwd, home)
 	if _, err := user.LookupId(strconv.Itoa(u.UID)); err != nil {
 		passwd = fmt.Appendf(passwd, "%s:x:%d:%d::%s:%s\n", u.Name, u.UID, u.GID, home, shell)
 	}
@@ -190,4 +193,16 @@ func (u User) accounts(home, shell string) (passwd, group []byte) {
 		group = fmt.Appendf(group, "%s:x:%d:\n", u.Name, u.GID)
 	}
 	return passwd, group
+}
+
+// rehome gives the entries of the commands' user in a passwd file another home.
+func (u User) rehome(passwd []byte, home string) []byte {
+	lines := strings.SplitAfter(string(passwd), "\n")
+	for i, line := range lines {
+		if fields := strings.Split(line, ":"); len(fields) == 7 && fields[2] == strconv.Itoa(u.UID) {
+			fields[5] = home
+			lines[i] = strings.Join(fields, ":")
+		}
+	}
+	return []byte(strings.Join(lines, ""))
 }

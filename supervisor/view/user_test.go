@@ -125,3 +125,18 @@ func TestAWorkspaceOfEverybodyStaysRoots(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 }
+
+// Java, ssh and ~NAME take the home from the user database.
+func TestTheUsersHomeIsThatOfTheSession(t *testing.T) {
+	const passwd = "root:x:0:0:root:/root:/bin/bash\n# 1000:x:1000\nada:x:1000:1000:Ada,,,:/home/ada:/bin/zsh\nshort:x:1000\nbob:x:10000:1000::/home/bob:/bin/sh"
+	for uid, want := range map[int]string{
+		1000:  strings.Replace(passwd, "/home/ada", "/home/sandbox", 1),
+		0:     strings.Replace(passwd, ":/root:", ":/home/sandbox:", 1),
+		10000: strings.Replace(passwd, "/home/bob", "/home/sandbox", 1),
+		5:     passwd,
+	} {
+		if got := string(User{UID: uid}.rehome([]byte(passwd), "/home/sandbox")); got != want {
+			t.Errorf("%d: %q, want %q", uid, got, want)
+		}
+	}
+}

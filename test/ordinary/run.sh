@@ -19,22 +19,23 @@ path=/usr/local/go/bin:/usr/local/bin:/usr/bin:/bin
 cp "$root/bin/agentsh" "$work/" && cp -r "$root/packaging/policies" "$work/"
 echo 'version: 1' >"$work/config.yaml"
 chmod 755 "$work" && chmod -R a+rX "$work"
-"$here/prepare.sh" "$work/fixture"
+"$here/prepare.sh" "$work/fixture" "$work/policies"
 
 become() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
 
 natively() {
-	(cd "$2" && become "$1" env -i PATH=$path HOME="$3" LANG=C.UTF-8 bash -c "$4")
+	(cd "$2" && become "$1" env -i PATH=$path HOME="$3" LANG=C.UTF-8 timeout 60 bash -c "$4")
 }
 
 in_session() {
-	local start=()
+	local start=() policy=(--config "$work/config.yaml" -p "$work/policies/agent-sandbox.yaml")
+	[ ! -e "$3/.config/agentsh/policy.yaml" ] || policy=() # it is found
 	# A distribution lets everybody open the device of FUSE.
 	# shellcheck disable=SC2016 # the inner shell expands
 	[ "$1" = 0 ] || start=(unshare -m sh -c 'mount -t tmpfs none /mnt && mknod -m 666 /mnt/fuse c 10 229 && mount --bind /mnt/fuse /dev/fuse &&
 		umount -l /mnt && exec setpriv --reuid 1000 --regid 1000 --clear-groups "$@"' sh)
-	(cd "$2" && env -i PATH=$path HOME="$3" LANG=C.UTF-8 XDG_STATE_HOME="$3" "${start[@]}" "$work/agentsh" exec \
-		--config "$work/config.yaml" -p "$work/policies/agent-sandbox.yaml" --workspace "$2" -- bash -c "$4")
+	(cd "$2" && env -i PATH=$path HOME="$3" LANG=C.UTF-8 XDG_STATE_HOME="$3" "${start[@]}" timeout 60 "$work/agentsh" exec \
+		"${policy[@]}" --workspace "$2" -- bash -c "$4")
 }
 
 # result prints what a run left in the directory $1: its output, status and files. Git's
@@ -49,6 +50,7 @@ result() {
 run_row() {
 	local status=0
 	mkdir -p "$4/home"
+	[ ! -d "$work/fixture/$5.home" ] || cp -a "$work/fixture/$5.home/." "$4/home"
 	cp -a "$work/fixture/$5" "$4/project"
 	chown -R "$3:$3" "$4"
 	"$1" "$2" "$4/project" "$4/home" "$6" >"$4/out" 2>"$4/err" </dev/null || status=$?
