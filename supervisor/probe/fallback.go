@@ -63,7 +63,8 @@ var fallbacks = map[string]fallback{
 		[]string{"user_namespace", "mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "private_proc",
 			"new_root", "session_root"},
 		"files are restricted by Landlock alone, so that names, sizes and modes of all files can be seen, and modes and times of the user's " +
-			"own files changed; processes of the machine can be seen; sockets in the file system are restricted by their permissions alone; " +
+			"own files changed; processes of the machine can be seen; where agentsh is not root, terminals of the user can be read and written; " +
+			"sockets in the file system are restricted by their permissions alone; " +
 			"there is no network, not even loopback, unless it is shared",
 	},
 }
