@@ -72,7 +72,7 @@ func (o *creator) adopted(thread uint32, parent *tree.Node, rel string, p made, 
 	}
 	n := o.tree.Adopt(parent, p.Name, &st)
 	o.files.created(rel)
-	o.attrs.fillEntry(out, thread, parent, n, &st, o.access.decide(query{policy.OpStat, rel}).dec.Effect == policy.Allow)
+	o.attrs.to(thread).fillEntry(out, parent, n, &st, o.access.decide(query{policy.OpStat, rel}).dec.Effect == policy.Allow)
 	return n, st, nil
 }
 
@@ -356,6 +356,6 @@ func (o *creator) link(in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gof
 	o.tree.HardLinked(n)
 	linked := o.tree.Adopt(parent, name, &st)
 	o.files.created(rel)
-	o.attrs.fillEntry(out, in.Pid, parent, linked, &st, true)
+	o.attrs.to(in.Pid).fillEntry(out, parent, linked, &st, true)
 	return gofuse.OK
 }

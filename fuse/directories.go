@@ -179,7 +179,7 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 	}
 	n := o.nodes.adopt(tree.NamedPath{Link: tree.Link{Parent: l.parent, Name: e.Name}, Path: tree.Join(l.rel, e.Name)}, &st)
 	out.FixMode(st.Mode)
-	attrs.fillEntry(entry, l.thread, l.parent, n, &st, true)
+	attrs.to(l.thread).fillEntry(entry, l.parent, n, &st, true)
 	return true
 }
 

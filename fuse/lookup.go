@@ -82,7 +82,7 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	n := o.nodes.adopt(at, &st)
 	o.nodes.retries.found(h.Pid, n, rel, fd)
 	fd = -1
-	attrs.fillEntry(out, h.Pid, parent, n, &st, v.dec.Effect == policy.Allow)
+	attrs.to(h.Pid).fillEntry(out, parent, n, &st, v.dec.Effect == policy.Allow)
 	return gofuse.OK
 }
 
@@ -120,7 +120,7 @@ func (o *lookups) lookupMoved(h *gofuse.InHeader, name string, out *gofuse.Entry
 		return gofuse.Status(errno(err))
 	}
 	found := o.nodes.adopt(tree.NamedPath{Link: tree.Link{Parent: parent, Name: name}, Path: rel}, &st)
-	o.attrs.fillEntry(out, h.Pid, parent, found, &st, false)
+	o.attrs.to(h.Pid).fillEntry(out, parent, found, &st, false)
 	return gofuse.OK
 }
 
@@ -162,7 +162,7 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 		st.Nlink = 1 // a link(2) of the name is sent, and looked up again
 	}
 	attrs.fillAttr(&out.Attr, &st)
-	told := attrs.tell(in.Pid, nil, n, &st)
+	told := attrs.to(in.Pid).tell(nil, n, &st)
 	if !o.repos.staged(n, &out.Attr) && cache && !told.Passing {
 		out.SetTimeout(o.attrs.age(told.Watched))
 	}
@@ -307,7 +307,8 @@ type attributes struct {
 	// changes of the host are noticed, and elsewhere.
 	watched, unwatched time.Duration
 	at                 tree.Moment
-	absences           bool // the kernel can drop all absences that it caches, see [device.Loop.NotifyEpoch]
+	thread             uint32 // that gets the answer
+	absences           bool   // the kernel can drop all absences that it caches, see [device.Loop.NotifyEpoch]
 	redirects          *redirects
 }
 
@@ -330,6 +331,12 @@ func (a attributes) since() attributes {
 	return a
 }
 
+// to returns a for an answer to a thread.
+func (a attributes) to(thread uint32) attributes {
+	a.thread = thread
+	return a
+}
+
 // nameAge returns how long the kernel caches a name. See [unmappedTime].
 func (a attributes) nameAge(kind uint32, watched bool) time.Duration {
 	if !a.kernel.caches && kind == unix.S_IFDIR && !a.redirects.some.Load() {
@@ -340,11 +347,11 @@ func (a attributes) nameAge(kind uint32, watched bool) time.Duration {
 
 // fillEntry answers with a node, which is an entry of parent. Without cache the kernel
 // asks at every use, as an audited stat requires.
-func (a attributes) fillEntry(out *gofuse.EntryOut, thread uint32, parent, n *tree.Node, st *unix.Stat_t, cache bool) {
+func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *unix.Stat_t, cache bool) {
 	out.NodeId = n.ID()
 	out.Generation = 1
 	a.fillAttr(&out.Attr, st)
-	told := a.tell(thread, parent, n, st)
+	told := a.tell(parent, n, st)
 	if cache {
 		out.SetEntryTimeout(a.nameAge(n.Kind(), told.NameWatched))
 	}
@@ -359,7 +366,7 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, thread uint32, parent, n *tr
 // Until then it must keep none of them. It marks attributes as valid before it takes their
 // size, so another process would get the old size as valid (fuse_change_attributes_i in
 // fs/fuse/inode.c).
-func (a attributes) tell(thread uint32, parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
+func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
 	told := a.tree.Host.Tell(parent, n, st, a.at)
 	if a.redirects.some.Load() && slices.ContainsFunc(a.tree.Paths(n), a.redirects.has) {
 		told.NameWatched, told.Watched = false, false // a change of the target is noticed under another name, or not at all
@@ -368,7 +375,7 @@ func (a attributes) tell(thread uint32, parent, n *tree.Node, st *unix.Stat_t) t
 		return told
 	}
 	id := n.ID()
-	a.kernel.Soon(id, thread, func() { a.kernel.askAgain(id) })
+	a.kernel.Soon(id, a.thread, func() { a.kernel.askAgain(id) })
 	if n.Kind() == unix.S_IFLNK {
 		a.kernel.InodeLater(id, func() {}) // the text, if the inode number was used again
 	}

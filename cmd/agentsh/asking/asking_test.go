@@ -396,7 +396,7 @@ func TestAReasonThatTheCommandShowsIsNotPrintedAgain(t *testing.T) {
 			if test.end {
 				s.end()
 			}
-			time.Sleep(2 * showing)
+			<-time.After(2 * showing) // of the bubble
 			synctest.Wait()
 			if out.String() != test.want {
 				t.Errorf("%s: %q, want %q", name, out.String(), test.want)
@@ -411,9 +411,9 @@ func TestAReasonIsPrintedAgainLater(t *testing.T) {
 		var out bytes.Buffer
 		s := newScreen(&out)
 		_, _ = shared{s, s.shown.Watch(&out)}.Write([]byte("agentsh: denied: x\n"))
-		time.Sleep(3 * showing)
+		<-time.After(3 * showing) // of the bubble
 		s.noticeUnlessShown("agentsh: denied: x")
-		time.Sleep(2 * showing)
+		<-time.After(2 * showing) // of the bubble
 		synctest.Wait()
 		if want := "agentsh: denied: x\nagentsh: denied: x\r\n"; out.String() != want {
 			t.Errorf("%q, want %q", out.String(), want)
