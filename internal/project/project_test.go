@@ -306,7 +306,8 @@ func TestAPolicyThatCommandsCouldWriteIsNotTheUsers(t *testing.T) {
 
 func TestTheUsersProgramsAreFound(t *testing.T) {
 	node := ".nvm/versions/node/"
-	home := tree(t, ".local/bin/", "go/bin/", ".rustup/", node+"v9.11.2/bin/", node+"v20.9.0/bin/", node+"v20.10.0/bin/", node+"v22.1.0/bin/")
+	home := tree(t, ".local/bin/", "go/bin/", ".rustup/", ".pyenv/shims/", ".pyenv/bin/",
+		node+"v9.11.2/bin/", node+"v20.9.0/bin/", node+"v20.10.0/bin/", node+"v22.1.0/bin/")
 	all := func(string) bool { return true }
 	for alias, want := range map[string]string{
 		"": "v22.1.0", "20\n": "v20.10.0", "v20.9.0": "v20.9.0", "lts/iron": "v22.1.0", "18": "v22.1.0",
@@ -316,12 +317,14 @@ func TestTheUsersProgramsAreFound(t *testing.T) {
 		}
 		put(t, filepath.Join(home, ".nvm/alias/default"), alias)
 		got := strings.ReplaceAll(strings.Join(FindTools(home, all).Path, " "), home+"/", "")
-		if got != ".local/bin "+node+want+"/bin go/bin" {
+		if got != ".local/bin "+node+want+"/bin go/bin .pyenv/shims .pyenv/bin" {
 			t.Errorf("alias %q: %s", alias, got)
 		}
 	}
-	if env := FindTools(home, all).Env; env["RUSTUP_HOME"] != filepath.Join(home, ".rustup") {
-		t.Errorf("%v", env)
+	for name, dir := range map[string]string{"RUSTUP_HOME": ".rustup", "PYENV_ROOT": ".pyenv"} {
+		if got := FindTools(home, all).Env[name]; got != filepath.Join(home, dir) {
+			t.Errorf("%s is %q", name, got)
+		}
 	}
 	if got := FindTools(home, func(string) bool { return false }); len(got.Path)+len(got.Env) > 0 {
 		t.Errorf("what no rule shows: %v", got)

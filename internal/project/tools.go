@@ -19,15 +19,18 @@ func (t Tools) Of(path string) string {
 	return strings.Join(append(slices.Clone(t.Path), path), ":")
 }
 
-// FindTools looks for ~/.local/bin, ~/.cargo/bin, ~/go/bin and the Node.js of nvm. It
-// returns what shows says that commands can see.
+// FindTools looks for ~/.local/bin, ~/.cargo/bin, ~/go/bin, the Node.js of nvm and the
+// shims of pyenv, which choose a Python as the project says. It returns what shows says
+// that commands can see.
 func FindTools(home string, shows func(dir string) bool) Tools {
 	t := Tools{Env: map[string]string{}}
 	if home == "" {
 		return t
 	}
+	pyenv := filepath.Join(home, ".pyenv")
 	for _, dir := range []string{
 		filepath.Join(home, ".local/bin"), nvm(home), filepath.Join(home, ".cargo/bin"), filepath.Join(home, "go/bin"),
+		filepath.Join(pyenv, "shims"), filepath.Join(pyenv, "bin"),
 	} {
 		if isDir(dir) && shows(dir) && !strings.Contains(dir, ":") {
 			t.Path = append(t.Path, dir)
@@ -35,6 +38,9 @@ func FindTools(home string, shows func(dir string) bool) Tools {
 	}
 	if rustup := filepath.Join(home, ".rustup"); isDir(rustup) && shows(filepath.Join(rustup, "toolchains")) {
 		t.Env["RUSTUP_HOME"] = rustup
+	}
+	if slices.Contains(t.Path, filepath.Join(pyenv, "shims")) {
+		t.Env["PYENV_ROOT"] = pyenv
 	}
 	return t
 }
