@@ -48,6 +48,7 @@ var ranks = map[string]int{
 	"internal/trash":             1, // the file server saves deleted files, the command restores them
 	"internal/snapshot":          1, // checkpoints, previous content and the store of a user
 	"internal/stdio":             0, // the first messages of a stream, of both programs
+	"internal/resume":            0, // one connection over streams that break
 	"internal/agentfile":         0, // every backend starts or sends it
 	"internal/foreground":        2, // both commands run commands of a channel
 	"internal/cli":               1, // the commands that both programs have

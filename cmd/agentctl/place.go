@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -22,6 +23,7 @@ import (
 type placeFlags struct {
 	backend string // empty: local
 	connect string
+	lease   time.Duration
 	look    bool // Collect asks the place in any case
 	flags   *pflag.FlagSet
 }
@@ -34,6 +36,8 @@ func (f *placeFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+strings.Join(backends, ", "))
 	cmd.Flags().StringVar(&f.connect, "connect", "",
 		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, or exec:PROGRAM ARGUMENT... that leads to a shell there")
+	cmd.Flags().DurationVar(&f.lease, "lease", remote.DefaultLease,
+		"with --connect: how long the sandbox outlives a broken stream, and agentctl")
 	complete(cmd, "backend", backends)
 }
 
@@ -67,11 +71,12 @@ type choosable struct {
 	sandbox.Backend
 	state           statedir.Dir
 	agentsh, config string
+	lease           time.Duration
 }
 
 // Choose implements [sandbox.Chooser].
 func (c choosable) Choose(name, address string) (sandbox.Backend, error) {
-	of := placeFlags{backend: name, connect: address}
+	of := placeFlags{backend: name, connect: address, lease: c.lease}
 	if err := of.check(c.config); err != nil {
 		return nil, err
 	}
@@ -91,6 +96,8 @@ func (f placeFlags) check(config string) error {
 		return nil
 	case name != remote.NameExec && name != remote.NameSSH:
 		return wrong("this build has: "+strings.Join(backends, ", "), "unknown backend %q", name)
+	case f.lease != 0 && (f.lease < remote.ShortestLease || f.lease > remote.LongestLease):
+		return wrong("", "--lease %s: %s to %s", f.lease, remote.ShortestLease, remote.LongestLease)
 	case f.connect == "":
 		return wrong("see doc/remote.md", "backend %s needs an address: write --connect, or connect in the harness", name)
 	case config != "":
@@ -106,9 +113,9 @@ func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Ba
 		if f.flags == nil || f.flags.Changed("backend") {
 			return b, nil
 		}
-		return choosable{b, state, agentsh, config}, nil
+		return choosable{b, state, agentsh, config, f.lease}, nil
 	}
-	b, err := remote.Open(f.backend, f.connect, remote.Config{State: state, Agentsh: agentsh, Look: f.look})
+	b, err := remote.Open(f.backend, f.connect, remote.Config{State: state, Agentsh: agentsh, Lease: f.lease, Look: f.look})
 	if err != nil {
 		return nil, &failure{code: controller.ExitConfiguration, err: errors.Join(err), hint: "see doc/remote.md"}
 	}

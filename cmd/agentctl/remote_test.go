@@ -13,6 +13,7 @@ import (
 
 	"agentsh/controller"
 	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
 )
 
@@ -143,7 +144,7 @@ func TestOperatorsEnterASandboxElsewhere(t *testing.T) {
 func TestAControllerThatIsKilledLeavesNothingElsewhere(t *testing.T) {
 	p := newFixture(t, "cat a.txt; echo waiting; sleep 1000", "").elsewhere()
 	adopt(t)
-	run := p.startAs("| waiting", p.runArgs())
+	run := p.startAs("| waiting", p.runArgs("--lease", "10s"))
 	if err := run.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -225,23 +226,55 @@ func TestGCAsksThePlaceWhatIsLeft(t *testing.T) {
 	}
 }
 
-func TestARunWhoseCarrierEndsFailsAndKeepsItsAuditLog(t *testing.T) {
+func TestARunWhoseSupervisorElsewhereIsKilledFailsAndKeepsItsAuditLog(t *testing.T) {
 	p := newFixture(t, "cat a.txt; echo waiting; sleep 1000", "").elsewhere()
 	adopt(t)
 	run := p.startAs("| waiting", p.runArgs())
-	for _, pid := range childrenOf(run.cmd.Process.Pid) {
-		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(name), "--stdio") {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-		}
+	var labels wire.PlaceLabels
+	found, _ := filepath.Glob(p.path("place/agentsh/remote/*/labels.json"))
+	if len(found) != 1 {
+		t.Fatal(found)
 	}
-	if code := run.wait(); code != controller.ExitSandbox || !strings.Contains(run.errs.String(), "sandbox is gone") {
+	p.readJSON(strings.TrimPrefix(found[0], p.dir+"/"), &labels)
+	if err := syscall.Kill(labels.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if code := run.wait(); code != controller.ExitSandbox || !strings.Contains(run.errs.String(), "the supervisor was killed") {
 		t.Errorf("exit code %d", code)
 	}
 	waitOrphans(t)
 	if log := p.read("out/audit.jsonl"); !strings.Contains(log, `"cat"`) {
 		t.Errorf("audit log: %s", log)
+	}
+}
+
+func TestARunGoesOnOverStreamsThatBreak(t *testing.T) {
+	p := newFixture(t, `for i in $(seq 30); do echo $i; seq 20000; sleep 0.1; done > "$AGENTSH_OUTPUT_DIR/all"
+echo two > a.txt; git commit -q -a -m two; cat "$AGENTSH_OUTPUT_DIR/all" | tail -n 40000`, "").elsewhere()
+	// Each stream is killed after a time, wherever it is.
+	p.write("carrier", "echo >> streams; exec timeout -s KILL 0.8 "+strings.TrimPrefix(p.place[3], "exec:")+"\n", 0o644)
+	p.place[3] = "exec:sh carrier"
+	r, code := p.run("--quiet")
+	if code != 0 || len(r.Commits) != 1 || r.AuditGaps != 0 {
+		t.Errorf("exit code %d: %+v", code, r)
+	}
+	want, err := exec.Command("bash", "-c", "for i in $(seq 30); do echo $i; seq 20000; done").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.read("out/output/all") != string(want) {
+		t.Error("the output of the agent is another")
+	}
+	if n := len(p.read("streams")); n < 3 {
+		t.Errorf("%d streams", n)
+	}
+	f, err := os.Open(p.path("out/audit.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := audit.Verify(f); err != nil {
+		t.Error(err)
 	}
 }
 

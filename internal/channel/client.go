@@ -35,7 +35,9 @@ type Client struct {
 	cancel  func()
 	wg      sync.WaitGroup
 	freezes freezes
-	gaveUp  atomic.Pointer[error] // reason why this side closed the connection
+	// answerWait is the time that the peer has to answer: see [answerWait].
+	answerWait time.Duration
+	gaveUp     atomic.Pointer[error] // reason why this side closed the connection
 
 	done chan struct{} // closed when the connection ended
 	err  error         // reason; set before done is closed
@@ -76,7 +78,7 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	if err != nil {
 		return nil, fmt.Errorf("channel handshake: %w", errors.Join(err, ctx.Err()))
 	}
-	c := &Client{conn: sc, done: make(chan struct{})}
+	c := &Client{conn: sc, done: make(chan struct{}), answerWait: max(answerWait, cfg.Keepalive.Dead)}
 	c.wg.Go(func() { answer(reqs) })
 	c.wg.Go(func() {
 		for n := range chans {

@@ -14,7 +14,7 @@ import (
 // answerWait is the time that the peer has to answer the opening of a channel, a
 // request on it or its closing. It does not depend on what a command or a file
 // operation does: the peer's SSH library answers. A peer that exceeds it is broken, and
-// the connection is closed.
+// the connection is closed. It is longer where [Keepalive.Dead] is.
 const answerWait = 60 * time.Second
 
 var errCut = errors.New("the channel was closed")
@@ -48,7 +48,7 @@ func (c *Client) open(ctx context.Context, kind string, first any, handle func(*
 	}
 	done := make(chan opened, 1)
 	go func() { // ends with the peer's answer or with the connection
-		limit := time.AfterFunc(answerWait, func() { c.giveUp("the opening of a channel") })
+		limit := time.AfterFunc(c.answerWait, func() { c.giveUp("the opening of a channel") })
 		defer limit.Stop()
 		ch, reqs, err := c.conn.OpenChannel(kind, extra)
 		if err != nil {
@@ -115,7 +115,7 @@ func (l *link) request(name string, payload []byte) (bool, error) {
 		return false, io.EOF
 	}
 	go func() { // ends with the peer's answer or with the channel
-		limit := time.AfterFunc(answerWait, func() { l.client.giveUp("a request") })
+		limit := time.AfterFunc(l.client.answerWait, func() { l.client.giveUp("a request") })
 		defer limit.Stop()
 		ok, err := l.ch.SendRequest(name, true, payload)
 		<-l.turn
@@ -136,7 +136,7 @@ func (l *link) close() {
 	l.once.Do(func() {
 		close(l.cut)
 		go func() { // ends with the peer's answer or with the connection
-			limit := time.AfterFunc(answerWait, func() { l.client.giveUp("the closing of a channel") })
+			limit := time.AfterFunc(l.client.answerWait, func() { l.client.giveUp("the closing of a channel") })
 			defer limit.Stop()
 			if err := l.ch.Close(); err == nil {
 				<-l.ended
@@ -147,7 +147,7 @@ func (l *link) close() {
 
 // waitEnd waits until the peer has closed the channel, after the end of its data.
 func (l *link) waitEnd(ctx context.Context) error {
-	limit := time.AfterFunc(answerWait, func() { l.client.giveUp("the end of a stream") })
+	limit := time.AfterFunc(l.client.answerWait, func() { l.client.giveUp("the end of a stream") })
 	defer limit.Stop()
 	select {
 	case <-l.ended:
@@ -236,7 +236,7 @@ func (p *pump) run() {
 
 // giveUp closes the connection to a peer that does not answer.
 func (c *Client) giveUp(what string) {
-	err := fmt.Errorf("%s was not answered within %s: %w", what, answerWait, ErrDead)
+	err := fmt.Errorf("%s was not answered within %s: %w", what, c.answerWait, ErrDead)
 	c.gaveUp.CompareAndSwap(nil, &err)
 	_ = c.conn.Close() // ends every wait
 }

@@ -60,7 +60,7 @@ func (c *Client) StopRun(ctx context.Context, force bool) error {
 	}
 	done := make(chan answer, 1)
 	go func() { // ends with the peer's answer or with the connection
-		limit := time.AfterFunc(answerWait, func() { c.giveUp("the request to end the run") })
+		limit := time.AfterFunc(c.answerWait, func() { c.giveUp("the request to end the run") })
 		defer limit.Stop()
 		ok, _, err := c.conn.SendRequest(reqStop, true, data)
 		done <- answer{ok, err}

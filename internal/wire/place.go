@@ -13,7 +13,8 @@ type PlaceHello struct {
 
 // Operations of [PlaceRequest].
 const (
-	PlaceServe   = "serve"   // make a sandbox; the SSH channel follows on the same stream
+	PlaceServe   = "serve"   // make a sandbox; the stream of package resume follows
+	PlaceAttach  = "attach"  // connect to a sandbox; a [PlaceAttached] answers, then as with PlaceServe
 	PlaceCollect = "collect" // remove sandboxes; a [PlaceCollected] answers
 )
 
@@ -41,8 +42,13 @@ type PlaceLabels struct {
 	Created time.Time `json:"created"`
 	PID     int       `json:"pid,omitempty"`        // the supervisor
 	Start   uint64    `json:"start_time,omitempty"` // its start time, proc(5) field 22
-	// LeaseSeconds is how long the supervisor goes on without its controller.
+	// LeaseSeconds is how long the supervisor goes on without a stream to its controller.
 	LeaseSeconds int `json:"lease_seconds"`
+}
+
+// PlaceAttached answers PlaceAttach.
+type PlaceAttached struct {
+	Error string `json:"error,omitempty"` // the sandbox is gone: no further stream leads to it
 }
 
 // PlaceCollected answers PlaceCollect.

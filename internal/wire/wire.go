@@ -65,6 +65,7 @@ type Bootstrap struct {
 	Origin          Origin            `json:"origin,omitzero"`       // where the policy came from
 	Keep            *Keep             `json:"keep,omitempty"`        // nil: the session ends when its controller ends
 	Identity        Identity          `json:"identity,omitzero"`     // of the operator, for git
+	Resume          *Resume           `json:"resume,omitempty"`      // of a session whose controller is elsewhere
 }
 
 // Origin is what a command line said about the policy of its session.
@@ -85,6 +86,16 @@ type Keep struct {
 	Dir     string `json:"dir"`     // outside: gets the socket for further controllers, and [Kept]
 	Seconds int    `json:"seconds"` // from the end of the controller on
 }
+
+// Resume has a session outlive a broken stream to its controller.
+type Resume struct {
+	Token   []byte `json:"token"`   // of the controller's next streams
+	Seconds int    `json:"seconds"` // without a stream, until the session ends
+}
+
+// Dead is the time without an answer after which a peer is dead. A stream may be broken
+// meanwhile.
+func (r *Resume) Dead() time.Duration { return time.Duration(r.Seconds)*time.Second + 30*time.Second }
 
 // Kept describes a session that goes on without its controller.
 type Kept struct {

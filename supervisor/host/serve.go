@@ -188,8 +188,13 @@ func (h *handler) mounts() ([]channel.Mount, error) {
 
 // server is the configuration that the servers of all connections share.
 func (h *handler) server() channel.ServerConfig {
+	var alive channel.Keepalive
+	if h.boot.Resume != nil {
+		alive.Dead = h.boot.Resume.Dead()
+	}
 	return channel.ServerConfig{
-		HostKey: h.boot.HostKey, AuthorizedKey: h.boot.AuthorizedKey, Handler: h, Operator: operation{h.session, h.boot.Vars, h.ending},
+		Keepalive: alive,
+		HostKey:   h.boot.HostKey, AuthorizedKey: h.boot.AuthorizedKey, Handler: h, Operator: operation{h.session, h.boot.Vars, h.ending},
 		Hello: wire.Hello{
 			Version: wire.Current, Build: h.build, BootID: bootID(), Instance: h.session.ID(),
 			PolicyDigest: h.session.Config().Policy.Digest(), Capabilities: proven(h.session),

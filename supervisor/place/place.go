@@ -4,8 +4,9 @@
 // and the supervisor. [ServeSandbox] is that supervisor. It removes the directory when
 // it ends.
 //
-// Nothing outlives a controller: the supervisor ends with its stream. If it was killed,
-// Serve removes the directory. If both were killed, the next Serve of this user does.
+// Nothing outlives a controller: the supervisor ends with the connection, or when it had no
+// stream for its lease. If it was killed, Serve removes the directory. If both were killed,
+// the next Serve of this user does.
 package place
 
 import (
@@ -15,15 +16,21 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/listen"
+	"agentsh/internal/resume"
 	"agentsh/internal/statedir"
 	"agentsh/internal/stdio"
 	"agentsh/internal/wire"
@@ -70,6 +77,8 @@ func Serve(ctx context.Context, s Stream, o Options) error {
 	switch req.Op {
 	case wire.PlaceServe:
 		return p.serve(s, req)
+	case wire.PlaceAttach:
+		return p.attach(s, req)
 	case wire.PlaceCollect:
 		done, err := p.collect(ctx, req)
 		if err != nil {
@@ -130,8 +139,8 @@ func (p *places) make(req wire.PlaceRequest) (_ *sandbox, err error) {
 			return nil, fmt.Errorf("sandbox or owner %.100q: letters, digits and dashes only", name)
 		}
 	}
-	if req.Bootstrap == nil {
-		return nil, errors.New("the request has no bootstrap")
+	if req.Bootstrap == nil || req.Bootstrap.Resume == nil {
+		return nil, errors.New("the request has no bootstrap, or no lease")
 	}
 	if err := statedir.CheckRoom(p.dir, req.NeedBytes); err != nil {
 		return nil, err
@@ -146,7 +155,9 @@ func (p *places) make(req wire.PlaceRequest) (_ *sandbox, err error) {
 	if err := os.Mkdir(b.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make sandbox: %w", err)
 	}
-	b.labels = wire.PlaceLabels{Version: 1, ID: req.ID, Owner: req.Owner, Created: time.Now().UTC()}
+	b.labels = wire.PlaceLabels{
+		Version: 1, ID: req.ID, Owner: req.Owner, Created: time.Now().UTC(), LeaseSeconds: req.Bootstrap.Resume.Seconds,
+	}
 	b.lease, err = statedir.TakeLock(filepath.Join(b.dir, leaseName), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
 		err = errors.Join(
@@ -227,59 +238,145 @@ const (
 	donatedLease  = "lease"
 )
 
-// serve makes a sandbox and serves it until its end.
+// serve makes a sandbox and connects the stream to it.
 func (p *places) serve(s Stream, req wire.PlaceRequest) error {
 	b, err := p.make(req)
 	if err != nil {
 		return err
 	}
-	messages, err := os.OpenFile(filepath.Join(b.dir, logName), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	f, err := b.follow()
 	if err != nil {
 		return errors.Join(err, b.remove())
 	}
-	defer messages.Close()
-	err = p.run(s, b, *req.Bootstrap, messages)
-	if said, readErr := io.ReadAll(io.NewSectionReader(messages, 0, maxMessages)); readErr == nil {
-		_, _ = p.Messages.Write(said) // a controller that has gone reads nothing
+	defer f.close()
+	conn, server, err := p.start(b, *req.Bootstrap, f.messages)
+	if err != nil {
+		return errors.Join(fmt.Errorf("start supervisor: %w", err), b.remove())
+	}
+	err = b.lease.Close() // the supervisor has it
+	b.lease = nil
+	if copyBoth(s, conn) {
+		return errors.Join(err, p.ended(f, b, server))
 	}
 	return err
+}
+
+// attach connects a further stream to a sandbox.
+func (p *places) attach(s Stream, req wire.PlaceRequest) error {
+	f, conn, err := p.find(req)
+	var answer wire.PlaceAttached
+	if err != nil {
+		answer.Error = err.Error()
+	}
+	if err := errors.Join(err, stdio.Write(s, answer)); err != nil {
+		return err
+	}
+	defer f.close()
+	if copyBoth(s, conn) {
+		return p.ended(f, f.sandbox, nil)
+	}
+	return nil
+}
+
+// find connects to the supervisor of a sandbox.
+func (p *places) find(req wire.PlaceRequest) (*follower, net.Conn, error) {
+	if names.MatchString(req.ID) {
+		for _, b := range p.all() {
+			if b.labels.ID != req.ID || b.labels.Owner != req.Owner {
+				continue
+			}
+			f, err := b.follow()
+			if err != nil {
+				break
+			}
+			conn, err := b.dial()
+			if err != nil {
+				f.close()
+				return nil, nil, fmt.Errorf("sandbox %s has no supervisor: %w", req.ID, err)
+			}
+			return f, conn, nil
+		}
+	}
+	return nil, nil, fmt.Errorf("there is no sandbox %.64q: it has ended", req.ID)
+}
+
+// copyBoth copies bytes between a stream and a connection to a supervisor, until one of
+// them ends. It closes both. It returns true if the supervisor ended the connection.
+func copyBoth(s Stream, conn io.ReadWriteCloser) (ended bool) {
+	var broken atomic.Bool
+	var copied sync.WaitGroup
+	copied.Go(func() {
+		_, err := io.Copy(conn, s)
+		broken.Store(err == nil || !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.EPIPE))
+		_ = conn.Close()
+	})
+	_, _ = io.Copy(s, conn) // each end tells its error itself
+	ended = !broken.Load()
+	_ = conn.Close()
+	_ = s.SetReadDeadline(time.Unix(1, 0)) // ends the copy above; the stream still gets the messages
+	copied.Wait()
+	return ended
+}
+
+// follower has the files of a sandbox that are needed after its end.
+type follower struct {
+	sandbox  *sandbox
+	messages *os.File // of the supervisor
+	lease    *os.File // can be locked when the supervisor has ended
+}
+
+func (b *sandbox) follow() (*follower, error) {
+	messages, err := os.OpenFile(filepath.Join(b.dir, logName), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	lease, err := os.Open(filepath.Join(b.dir, leaseName))
+	if err != nil {
+		return nil, errors.Join(err, messages.Close())
+	}
+	return &follower{b, messages, lease}, nil
+}
+
+func (f *follower) close() {
+	_ = f.messages.Close()
+	_ = f.lease.Close()
+}
+
+// ended waits for the end of a supervisor and passes its messages on. It removes the
+// sandbox of one that was killed. server may be nil.
+func (p *places) ended(f *follower, b *sandbox, server *launch.Server) error {
+	free := make(chan error, 1)
+	go func() { free <- unix.Flock(int(f.lease.Fd()), unix.LOCK_SH) }() // ends with the supervisor or with this process
+	limit := time.NewTimer(endWait)
+	defer limit.Stop()
+	select {
+	case err := <-free:
+		if err != nil {
+			return fmt.Errorf("wait for the supervisor: %w", err)
+		}
+	case <-limit.C:
+		if server != nil {
+			server.Kill()
+		}
+		return fmt.Errorf("the supervisor does not end within %s", endWait)
+	}
+	if said, err := io.ReadAll(io.NewSectionReader(f.messages, 0, maxMessages)); err == nil {
+		_, _ = p.Messages.Write(said) // a controller that has gone reads nothing
+	}
+	if _, err := os.Lstat(b.dir); err == nil {
+		return errors.Join(errors.New("the supervisor was killed"), b.remove())
+	}
+	return nil
 }
 
 // maxMessages is how much of the supervisor's messages a controller gets, in bytes.
 const maxMessages = 64 << 10
 
-// run starts the supervisor and copies bytes until it has ended.
-func (p *places) run(s Stream, b *sandbox, boot wire.Bootstrap, messages *os.File) error {
-	conn, server, err := p.start(b, boot, messages)
-	if err != nil {
-		return errors.Join(fmt.Errorf("start supervisor: %w", err), b.remove())
-	}
-	defer conn.Close()
-	copied := make(chan struct{})
-	go func() { // ends with the stream, which the caller closes, or with the connection
-		_, _ = io.Copy(conn, s)
-		_ = conn.Close() // the supervisor ends the session
-	}()
-	go func() {
-		defer close(copied)
-		_, _ = io.Copy(s, conn) // the supervisor tells its error itself
-	}()
-	<-copied
-	_ = conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), endWait)
-	defer cancel()
-	server.Stop(ctx)
-	if _, err := os.Lstat(b.dir); err == nil { // it was killed
-		return errors.Join(server.Err(), b.remove())
-	}
-	return nil
-}
-
 // endWait is the time for a supervisor to end its session and to remove its files.
 const endWait = time.Minute
 
 // start starts the supervisor of a sandbox. It gets the lease.
-func (p *places) start(b *sandbox, boot wire.Bootstrap, messages *os.File) (_ io.ReadWriteCloser, _ *launch.Server, err error) {
+func (p *places) start(b *sandbox, boot wire.Bootstrap, messages *os.File) (_ net.Conn, _ *launch.Server, err error) {
 	if len(boot.Governed) != 1 {
 		return nil, nil, fmt.Errorf("%d governed directories, not one", len(boot.Governed))
 	}
@@ -327,8 +424,9 @@ func (p *places) start(b *sandbox, boot wire.Bootstrap, messages *os.File) (_ io
 	return ours, server, nil
 }
 
-// ServeSandbox is the supervisor of the sandbox in a directory. It ends with its stream
-// and removes the directory.
+// ServeSandbox is the supervisor of the sandbox in a directory. It ends when its
+// controller ends the connection, or leaves it without a stream for the lease. It then
+// removes the directory.
 func ServeSandbox(ctx context.Context, dir string, o host.Options) error {
 	files, err := launch.Donations()
 	if err != nil {
@@ -340,16 +438,81 @@ func ServeSandbox(ctx context.Context, dir string, o host.Options) error {
 	}
 	boot, err := host.ReadBootstrap(io.NewSectionReader(description, 0, wire.MaxPlaceRequest))
 	err = errors.Join(err, description.Close())
+	// Another descriptor keeps the lease locked until this process has printed its last
+	// message and ended.
+	_, dupErr := unix.FcntlInt(lease.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	err = errors.Join(err, dupErr)
+	b := &sandbox{dir: dir, lease: lease}
 	if err == nil {
-		err = serveBoot(ctx, stream, boot, o)
+		err = b.serve(ctx, stream, boot, o)
 	}
-	return errors.Join(err, (&sandbox{dir: dir, lease: lease}).remove())
+	return errors.Join(err, b.remove())
 }
 
-func serveBoot(ctx context.Context, stream *os.File, boot wire.Bootstrap, o host.Options) error {
-	conn, err := channel.FromFile(stream)
+// farewell is how long a controller may take to answer the end of the connection.
+const farewell = 5 * time.Second
+
+// serve serves the session over a first stream, and over those that reach the socket.
+func (b *sandbox) serve(ctx context.Context, stream *os.File, boot wire.Bootstrap, o host.Options) error {
+	first, err := channel.FromFile(stream)
 	if err = errors.Join(err, stream.Close()); err != nil {
 		return err
 	}
-	return host.Serve(ctx, conn, boot, o)
+	l, err := b.listen(ctx)
+	if err != nil {
+		return errors.Join(err, first.Close())
+	}
+	conn := resume.New(boot.Resume.Token, time.Duration(boot.Resume.Seconds)*time.Second, false)
+	var carried sync.WaitGroup
+	carry := func(s net.Conn) {
+		carried.Go(func() {
+			_ = conn.Carry(s)
+			_ = s.Close()
+		})
+	}
+	carry(first)
+	carried.Go(func() {
+		accepting := &listen.Sparing{Listener: l}
+		for {
+			s, err := accepting.Accept()
+			if err != nil {
+				return // it was closed
+			}
+			carry(s)
+		}
+	})
+	err = host.Serve(ctx, conn, boot, o)
+	_ = conn.Close() // the server may have closed it
+	_ = l.Close()
+	late := time.AfterFunc(farewell, func() { conn.Fail(resume.ErrLost) })
+	carried.Wait()
+	late.Stop()
+	return err
+}
+
+// socketName is the socket of a supervisor, in the directory of its sandbox.
+const socketName = "socket"
+
+// address is that of the socket. The path of the directory may be longer than a socket's
+// path can be, see unix(7).
+func address(dir *os.File) string {
+	return fmt.Sprintf("unix:///proc/self/fd/%d/%s", dir.Fd(), socketName)
+}
+
+func (b *sandbox) listen(ctx context.Context) (net.Listener, error) {
+	dir, err := os.Open(b.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return channel.Listen(ctx, address(dir))
+}
+
+func (b *sandbox) dial() (net.Conn, error) {
+	dir, err := os.Open(b.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return channel.Dial(context.Background(), address(dir))
 }

@@ -10,7 +10,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 
 	"agentsh/internal/channel"
 	"agentsh/internal/layout"
+	"agentsh/internal/resume"
 	"agentsh/internal/statedir"
 	"agentsh/internal/stdio"
 	"agentsh/internal/testenv"
@@ -47,8 +50,11 @@ type server struct {
 	net.Conn
 	t        *testing.T
 	options  Options
+	conn     *resume.Conn
+	carried  sync.WaitGroup
 	messages *bytes.Buffer // complete after the end
 	done     chan error
+	ended    chan struct{} // closed after done has the error
 }
 
 // options are those of a place of its own.
@@ -72,9 +78,12 @@ func serve(t *testing.T, o Options) *server {
 	if err = errors.Join(err, file.Close()); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{Conn: ours, t: t, options: o, messages: &bytes.Buffer{}, done: make(chan error, 1)}
+	s := &server{Conn: ours, t: t, options: o, messages: &bytes.Buffer{}, done: make(chan error, 1), ended: make(chan struct{})}
 	o.Messages = s.messages
-	go func() { s.done <- Serve(context.Background(), theirs, o) }()
+	go func() {
+		defer close(s.ended)
+		s.done <- Serve(context.Background(), theirs, o)
+	}()
 	var hello wire.PlaceHello
 	if err := stdio.Read(s, &hello, wire.MaxMessage); err != nil || hello.Build != "test" || hello.Version != wire.Current {
 		t.Fatalf("hello %+v, %v", hello, err)
@@ -133,6 +142,7 @@ func request(t *testing.T, id string) (wire.PlaceRequest, channel.ClientConfig) 
 		Version: wire.Current, Policy: []wire.PolicySource{{Name: "test.yaml", Data: []byte(testPolicy)}},
 		Vars:     map[string]string{"WORKSPACE": "/sandbox", "PROJECT_ROOT": "/sandbox", "HOME": "/sandbox/home", "TMPDIR": "/tmp"},
 		Governed: []wire.Governed{{Path: "/sandbox"}}, Home: "/sandbox/home", HostKey: hostKey, AuthorizedKey: public,
+		Resume: &wire.Resume{Token: bytes.Repeat([]byte{1}, resume.TokenSize), Seconds: 60},
 	}
 	return wire.PlaceRequest{Version: wire.Current, Op: wire.PlaceServe, Owner: "owner", ID: id, Bootstrap: &boot},
 		channel.ClientConfig{Key: key, HostKey: hostPublic}
@@ -143,13 +153,106 @@ func (s *server) open(id string) *channel.Client {
 	s.t.Helper()
 	testenv.Need(s.t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	req, cfg := request(s.t, id)
+	s.conn = resume.New(req.Bootstrap.Resume.Token, time.Minute, true)
 	s.send(req)
-	client, err := channel.NewClient(context.Background(), s, cfg)
+	s.carry()
+	client, err := channel.NewClient(context.Background(), s.conn, cfg)
 	if err != nil {
 		s.t.Fatalf("%v: %v\n%s", err, <-s.done, s.messages)
 	}
-	s.t.Cleanup(func() { client.Close() })
+	s.t.Cleanup(func() {
+		client.Close()
+		<-s.ended
+		s.conn.Fail(resume.ErrLost)
+		s.carried.Wait()
+	})
 	return client
+}
+
+// carry uses the stream for the connection.
+func (s *server) carry() {
+	s.carried.Go(func() {
+		if !s.conn.Carry(s) {
+			_ = s.Close()
+		} // else the place closes it
+	})
+}
+
+func TestASandboxOutlivesItsStream(t *testing.T) {
+	o := options(t)
+	s := serve(t, o)
+	client := s.open("run-1")
+	for range 3 {
+		s.Close()
+		if err := <-s.done; err != nil {
+			t.Fatal(err)
+		}
+		conn := s.conn
+		s = serve(t, o)
+		s.conn = conn
+		s.send(wire.PlaceRequest{Version: wire.Current, Op: wire.PlaceAttach, Owner: "owner", ID: "run-1"})
+		var answer wire.PlaceAttached
+		if err := stdio.Read(s, &answer, 1<<20); err != nil || answer.Error != "" {
+			t.Fatalf("%+v, %v", answer, err)
+		}
+		s.carry()
+		sh(t, client, "echo one > a")
+	}
+	client.Close()
+	if err := <-s.done; err != nil {
+		t.Errorf("Serve: %v\n%s", err, s.messages)
+	}
+	if got := s.sandboxes(); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+func TestASandboxWithoutAStreamEndsAfterItsLease(t *testing.T) {
+	s := serve(t, options(t))
+	req, _ := request(t, "run-1")
+	req.Bootstrap.Resume.Seconds = 1
+	s.send(req)
+	p := &places{Options: s.options, dir: dirOf(s.options)}
+	p.Messages = io.Discard
+	for len(p.all()) == 0 || p.all()[0].labels.PID == 0 { // the supervisor starts
+		runtime.Gosched()
+	}
+	f, err := p.all()[0].follow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	s.Close()
+	<-s.done
+	if err := p.ended(f, f.sandbox, nil); err != nil {
+		t.Error(err)
+	}
+	if got := s.sandboxes(); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+func TestNobodyAttachesToTheSandboxOfAnother(t *testing.T) {
+	o := options(t)
+	s := serve(t, o)
+	client := s.open("run-1")
+	for name, req := range map[string]wire.PlaceRequest{
+		"another owner":   {Owner: "other", ID: "run-1"},
+		"another sandbox": {Owner: "owner", ID: "run-2"},
+		"a path":          {Owner: "owner", ID: "../run-1"},
+	} {
+		x := serve(t, o)
+		req.Version, req.Op = wire.Current, wire.PlaceAttach
+		x.send(req)
+		var answer wire.PlaceAttached
+		if err := stdio.Read(x, &answer, 1<<20); err != nil || !strings.Contains(answer.Error, "there is no sandbox") {
+			t.Errorf("%s: %+v, %v", name, answer, err)
+		}
+		if err := <-x.done; err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	sh(t, client, "true")
 }
 
 func sh(t *testing.T, c *channel.Client, script string) {
@@ -262,7 +365,7 @@ func TestAnOwnerCollectsItsSandboxes(t *testing.T) {
 	s := serve(t, o)
 	s.open("run-1")
 	second := serve(t, o)
-	second.open("run-2")
+	client := second.open("run-2")
 	collect := func(owner string, keep []string, dry bool) string {
 		t.Helper()
 		c := serve(t, o)
@@ -294,14 +397,14 @@ func TestAnOwnerCollectsItsSandboxes(t *testing.T) {
 			t.Errorf("%+v: %q", tt, got)
 		}
 	}
-	if err := <-s.done; err == nil {
-		t.Error("the supervisor of a collected sandbox goes on")
-	}
+	<-s.done // the supervisor of a collected sandbox has ended
 	if got := strings.Join(s.sandboxes(), " "); got != "run-2" {
 		t.Errorf("sandboxes: %s", got)
 	}
-	second.Close()
-	<-second.done
+	client.Close()
+	if err := <-second.done; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestARequestThatIsWrongIsAnErrorAndMakesNothing(t *testing.T) {
@@ -320,9 +423,11 @@ func TestARequestThatIsWrongIsAnErrorAndMakesNothing(t *testing.T) {
 		"a path as id":         {change(func(r *wire.PlaceRequest) { r.ID = "../run" }), "letters, digits and dashes"},
 		"a hidden id":          {change(func(r *wire.PlaceRequest) { r.ID = goneName + "x" }), "letters, digits and dashes"},
 		"no owner":             {change(func(r *wire.PlaceRequest) { r.Owner = "" }), "letters, digits and dashes"},
-		"no bootstrap":         {change(func(r *wire.PlaceRequest) { r.Bootstrap = nil }), "no bootstrap"},
+		"no bootstrap":         {change(func(r *wire.PlaceRequest) { r.Bootstrap = nil }), "no lease"},
 		"too little room":      {change(func(r *wire.PlaceRequest) { r.NeedBytes = 1 << 60 }), "no space left"},
-		"no directory":         {change(func(r *wire.PlaceRequest) { r.Bootstrap = &wire.Bootstrap{} }), "0 governed directories"},
+		"no directory": {
+			change(func(r *wire.PlaceRequest) { r.Bootstrap = &wire.Bootstrap{Resume: &wire.Resume{}} }), "0 governed directories",
+		},
 	} {
 		s := serve(t, options(t))
 		s.send(tt.req)
@@ -340,10 +445,16 @@ func TestASupervisorThatRefusesSaysWhy(t *testing.T) {
 	req, _ := request(t, "run-1")
 	req.Bootstrap.Policy[0].Data = []byte("version: 1\nname: test\nrules: []\n")
 	s.send(req)
-	if _, err := io.ReadAll(s); err != nil {
+	s.conn = resume.New(req.Bootstrap.Resume.Token, time.Minute, true)
+	s.carry()
+	if n, err := s.conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("read: %d, %v", n, err)
+	}
+	if err := s.conn.Close(); err != nil {
 		t.Error(err)
 	}
 	<-s.done
+	s.carried.Wait()
 	if !strings.Contains(s.messages.String(), "test.yaml:3:1") {
 		t.Errorf("messages: %s", s.messages)
 	}

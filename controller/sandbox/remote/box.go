@@ -2,9 +2,11 @@ package remote
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"agentsh/controller/sandbox/local"
 	"agentsh/internal/channel"
 	"agentsh/internal/layout"
+	"agentsh/internal/resume"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
 )
@@ -24,15 +27,16 @@ type box struct {
 
 	id     string
 	dir    *local.Reserved
-	stream Stream
+	conn   *resume.Conn
 	keys   channel.ClientConfig
+	cancel context.CancelFunc // ends carry by force
 	copied copied
-	gone   chan struct{} // closed when the carrier's program has ended
+	gone   chan struct{} // closed when no stream leads to the sandbox any more
 	cause  error         // set before gone is closed
 
 	mu       sync.Mutex
 	client   *channel.Client // nil before Ready and after Stop
-	entered  bool            // Ready has the stream
+	entered  bool            // Ready was called
 	stopped  bool
 	trash    int
 	trashErr error
@@ -52,31 +56,69 @@ func (b *Backend) start(ctx context.Context, dir *local.Reserved, s sandbox.Spec
 	if x.keys.Key, boot.AuthorizedKey, err = channel.NewKeyPair(); err != nil {
 		return nil, err
 	}
-	x.keys.Build, x.keys.Keepalive = "agentctl", channel.Keepalive{Dead: deadWait}
+	boot.Resume = &wire.Resume{Token: make([]byte, resume.TokenSize), Seconds: int(math.Ceil(b.cfg.Lease.Seconds()))}
+	_, _ = rand.Read(boot.Resume.Token) // never fails, see crypto/rand
+	x.keys.Build, x.keys.Keepalive = "agentctl", channel.Keepalive{Dead: boot.Resume.Dead()}
 	if x.copied.log, err = audit.NewCopy(dir.AuditLog()); err != nil {
 		return nil, err
 	}
-	x.stream, err = b.enter(ctx, wire.PlaceRequest{Op: wire.PlaceServe, ID: s.RunID, NeedBytes: s.NeedBytes, Bootstrap: &boot})
+	first, err := b.enter(ctx, wire.PlaceRequest{Op: wire.PlaceServe, ID: s.RunID, NeedBytes: s.NeedBytes, Bootstrap: &boot})
 	if err != nil {
 		return nil, errors.Join(err, x.copied.log.Close())
 	}
-	go x.wait()
+	x.conn = resume.New(boot.Resume.Token, b.cfg.Lease, true)
+	carrying, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	x.cancel = cancel
+	go x.carry(carrying, b, first)
 	return x, nil
 }
 
 const (
-	deadWait = time.Minute      // without an answer of the supervisor
 	stopWait = 30 * time.Second // for the session to end, and for its files to be removed
+	cutWait  = time.Second      // for a broken stream to say why
 )
 
-// wait waits for the end of the carrier's program. Every box has one such goroutine.
-func (x *box) wait() {
-	<-x.stream.Gone()
+// carry uses streams, one after the other, until the connection is over. Every box has one
+// such goroutine, which ends with the connection or with x.cancel.
+func (x *box) carry(ctx context.Context, b *Backend, s Stream) {
+	defer close(x.gone)
+	defer x.cancel()
 	x.cause = sandbox.ErrGone
-	if why := x.stream.Cause(); why != nil {
-		x.cause = fmt.Errorf("%w: supervisor: %w", sandbox.ErrGone, why)
+	for {
+		over := x.conn.Carry(s)
+		wait := cutWait
+		if over {
+			wait = stopWait // the place removes the sandbox
+		}
+		end(ctx, s, wait)
+		why := s.Cause()
+		if !over {
+			var err error
+			if s, err = b.attach(ctx, x.id); err == nil {
+				continue
+			}
+			if why == nil {
+				why = err
+			}
+		}
+		x.conn.Fail(sandbox.ErrGone)
+		if why != nil {
+			x.cause = fmt.Errorf("%w: supervisor: %w", sandbox.ErrGone, why)
+		}
+		return
 	}
-	close(x.gone)
+}
+
+// end waits for the end of a stream, and then ends it by force.
+func end(ctx context.Context, s Stream, wait time.Duration) {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-s.Gone():
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	s.Kill()
 }
 
 // ID implements [sandbox.Sandbox].
@@ -104,12 +146,9 @@ func (x *box) Ready(ctx context.Context) (wire.Hello, error) {
 	}
 	x.entered = true
 	x.mu.Unlock()
-	client, err := channel.NewClient(ctx, x.stream, x.keys)
+	client, err := channel.NewClient(ctx, x.conn, x.keys)
 	if err != nil {
-		if why := explain(x.stream, err); why != err { //nolint:errorlint // the same error explains nothing
-			err = fmt.Errorf("%w: supervisor: %w", sandbox.ErrGone, why)
-		}
-		return wire.Hello{}, err
+		return wire.Hello{}, x.orCause(err)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -119,6 +158,19 @@ func (x *box) Ready(ctx context.Context) (wire.Hello, error) {
 	x.client, x.Client = client, client
 	x.copied.start(client)
 	return client.Hello(), nil
+}
+
+// orCause returns why the sandbox is gone, because it explains err. If it is not, the error
+// is err.
+func (x *box) orCause(err error) error {
+	t := time.NewTimer(2 * cutWait) // the connection ends shortly before the reason is known
+	defer t.Stop()
+	select {
+	case <-x.gone:
+		return sandbox.Explain(x.cause, err)
+	case <-t.C:
+		return err
+	}
 }
 
 // copied is the copy of the audit log.
@@ -209,7 +261,7 @@ func (x *box) Stop(ctx context.Context) error {
 		x.end(ctx, client)
 		_ = client.Close() // its error is that of the connection
 	} else if !entered {
-		_ = x.stream.Close()
+		_ = x.conn.Close() // it may have ended
 	}
 	t := time.NewTimer(stopWait)
 	defer t.Stop()
@@ -219,7 +271,8 @@ func (x *box) Stop(ctx context.Context) error {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-	x.stream.Kill() // the place ends the sandbox when it notices
+	x.cancel() // the place ends the sandbox when it notices
+	x.conn.Fail(sandbox.ErrGone)
 	<-x.gone
 	return nil
 }

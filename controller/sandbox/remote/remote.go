@@ -36,10 +36,19 @@ type Config struct {
 	Carrier Carrier
 	State   statedir.Dir
 	Agentsh string // path of the supervisor's program; empty: see [agentfile.Find]
+	// Lease is how long a sandbox outlives a broken stream; 0: [DefaultLease].
+	Lease time.Duration
 	// Look has Collect ask the place in any case. Otherwise it asks only if this host has
 	// the directory of a sandbox whose controller is gone.
 	Look bool
 }
+
+// Bounds of Config.Lease.
+const (
+	DefaultLease  = 2 * time.Minute
+	ShortestLease = 10 * time.Second
+	LongestLease  = 24 * time.Hour
+)
 
 // Backend makes sandboxes at one place.
 type Backend struct {
@@ -49,6 +58,9 @@ type Backend struct {
 
 // New makes a backend. It changes nothing before [Backend.Create].
 func New(cfg Config) *Backend {
+	if cfg.Lease == 0 {
+		cfg.Lease = DefaultLease
+	}
 	return &Backend{cfg: cfg, here: local.New(local.Config{State: cfg.State})}
 }
 
@@ -159,6 +171,57 @@ func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
 	there, err := b.collect(ctx, true)
 	here, hereErr := b.here.Leftovers(ctx)
 	return merge(there, here), errors.Join(err, hereErr)
+}
+
+// Intervals between attempts to reach a place again.
+const (
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// attach opens a further stream to a sandbox. It tries until the lease of the sandbox ends,
+// ctx ends or the place says that the sandbox is gone.
+func (b *Backend) attach(ctx context.Context, id string) (Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Lease)
+	defer cancel()
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		s, err := b.attachOnce(ctx, id)
+		var said refusal
+		if err == nil || errors.As(err, &said) {
+			return s, err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, err
+		}
+	}
+}
+
+func (b *Backend) attachOnce(ctx context.Context, id string) (Stream, error) {
+	s, err := b.enter(ctx, wire.PlaceRequest{Op: wire.PlaceAttach, ID: id})
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var answer wire.PlaceAttached
+	if err = s.SetDeadline(time.Now().Add(answerWait)); err == nil {
+		err = stdio.Read(s, &answer, maxLeft)
+	}
+	if err == nil {
+		err = s.SetDeadline(time.Time{})
+	}
+	if err == nil && answer.Error != "" {
+		err = refusal(answer.Error)
+	}
+	if err != nil {
+		s.Kill()
+		return nil, err
+	}
+	return s, nil
 }
 
 // merge lists each sandbox once.
