@@ -101,13 +101,14 @@ func TestTwoQuestionsAtOnceAreAskedOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// Two programs of a pipeline are on one terminal: a line that is typed answers what it shows.
+// Two programs of a pipeline are on one terminal: a line that is typed answers what it shows. Neither
+// command reads the terminal: one that does may get the line.
 func TestTwoProcessesOnATerminalAskOneAfterTheOther(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	dir := askingDir(t, "tty")
 	s := newSeat(t)
 	const script = `one() { exec -a agentsh "$0" "$@"; }
-one "$@" log1 -- sh -c 'uname -s >&2 || echo no >&2' | one "$@" log2 -- sh -c 'uname -r >&2 || echo no >&2; cat'`
+one "$@" log1 -- sh -c 'uname -s >&2 || echo no >&2' </dev/null | one "$@" log2 -- sh -c 'uname -r >&2 || echo no >&2; cat'`
 	cmd := program(t, dir, "exec", "-p", "policy.yaml", "-w", "work", "--audit")
 	cmd.Args = append([]string{"bash", "-c", script, cmd.Path}, cmd.Args[1:]...)
 	var err error
