@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"agentsh/internal/testenv"
 )
 
 // userSettings are git's settings of a user. Only the name and the email may come in.
@@ -91,5 +93,60 @@ git leak; git config --get-regexp '.*'; cat ~/.gitconfig; env`
 				}
 			})
 		}
+	}
+}
+
+// TestGitHasTheIdentityWithoutNamespaces: a session that Landlock alone confines has it.
+func TestGitHasTheIdentityWithoutNamespaces(t *testing.T) {
+	dir := workDir(t)
+	write(t, filepath.Join(dir, ".gitconfig"), userSettings)
+	testenv.Need(t, testenv.Root)
+	if err := os.Chown(filepath.Join(dir, "work"), 60700, 60700); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "agentsh")
+	if err := os.Symlink(self, link); err != nil {
+		t.Fatal(err)
+	}
+	pack, err := filepath.Abs("../../packaging/policies/plain.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	like := program(t, dir)
+	cmd := testenv.Without(t, []string{testenv.WithoutNamespaces}, link, "exec", "--degraded", "any", "-p", pack, "-w", "work",
+		"--", "bash", "-c",
+		"git init -q . && git commit -q --allow-empty -m x && git log --format='%an <%ae>, %cn <%ce>'; git leak; git config --get-regexp alias")
+	cmd.Dir, cmd.Env = like.Dir, like.Env
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	const who = `Day "of" Work <day@example.com>`
+	if string(out) != who+", "+who+"\n" {
+		t.Errorf("%v: printed %s\n%s", err, out, &errs)
+	}
+}
+
+// TestGitHasTheIdentityInAShim: the home of the user database counts there, because the
+// caller chooses HOME.
+func TestGitHasTheIdentityInAShim(t *testing.T) {
+	root := shimmedImage(t)
+	for name, text := range map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "root/.gitconfig": userSettings,
+		"caller/.gitconfig": "[user]\n\tname = Caller\n\temail = caller@example.com\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(root, name), text)
+	}
+	out, code := runInImage(t, root, "", "/usr/bin/env", "-i", "HOME=/caller", "PATH=/usr/bin", "/bin/sh", "-c",
+		`git init -q r && cd r && git commit -q --allow-empty -m x && git log --format='by %an <%ae>, %cn <%ce>'; git config --get-regexp alias`)
+	const who = `Day "of" Work <day@example.com>`
+	if code != 1 || !strings.Contains(out, "by "+who+", "+who+"\n") || strings.Contains(out, "of-the-user") {
+		t.Errorf("exit %d: printed %s", code, out)
 	}
 }

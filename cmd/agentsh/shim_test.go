@@ -16,7 +16,7 @@ root=$1; agentsh=$2
 mkdir -p "$root"/usr/bin "$root"/usr/lib64 "$root"/etc "$root"/tmp "$root"/proc "$root"/dev "$root"/work
 mkdir -p -m 1777 "$root"/var/tmp; chmod 1777 "$root"/var/tmp
 for link in bin lib lib64; do mkdir -p "$root/usr/$link"; ln -s "usr/$link" "$root/$link"; done
-for program in bash dash env cat id readlink mkfifo setpriv; do
+for program in bash dash env cat id readlink mkfifo setpriv git; do
 	cp /usr/bin/$program "$root/usr/bin/"
 	for library in $(ldd /usr/bin/$program | grep -o '/[^ ]*'); do
 		mkdir -p "$root/usr$(dirname "${library#/usr}")"
