@@ -60,7 +60,7 @@ func (f placeFlags) openState(agentsh, config string) (statedir.Dir, sandbox.Bac
 	}
 	state, err := statedir.Open(path)
 	if err != nil {
-		return none, nil, &failure{code: controller.ExitSandbox, err: err, hint: "set XDG_STATE_HOME to a directory of your own"}
+		return none, nil, &failure{code: controller.ExitSandbox, err: err}
 	}
 	backend, err := f.open(state, agentsh, config)
 	return state, backend, err

@@ -131,3 +131,27 @@ func TestAReloadReadsTheSessionsOwnPolicy(t *testing.T) {
 		"was made with "+file+", and now "+dir+"/.config/agentsh/policy.yaml would be used")
 	check("forgotten", in(t, dir, dir, "exec", "-s", "found", "--", "id"), "rule later, "+file)
 }
+
+// A workspace that nobody named and that has the home is told of: rules about the workspace
+// are then rules about everything that its user has.
+func TestAHomeAsWorkspaceIsToldOf(t *testing.T) {
+	dir := workDir(t)
+	inside, _ := projectOf(t, dir)
+	const note = "agentsh: note: your home is in the workspace"
+	for _, tt := range []struct {
+		name, cwd string
+		flags     []string
+		told      bool
+	}{
+		{"the home", dir, nil, true},
+		{"the home, as the user asks", dir, []string{"--workspace", "."}, false},
+		{"a project in it", inside, nil, false},
+	} {
+		cmd := program(t, dir, append(append([]string{"exec"}, tt.flags...), "--", "true")...)
+		cmd.Dir, cmd.Env = tt.cwd, append(cmd.Env, "XDG_RUNTIME_DIR="+t.TempDir())
+		out, err := cmd.CombinedOutput()
+		if err != nil || strings.Contains(string(out), note) != tt.told {
+			t.Errorf("%s: %v, told %v: %s", tt.name, err, !tt.told, out)
+		}
+	}
+}

@@ -386,6 +386,9 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !o.shim && !find.Open && o.workspace+operator.Workspace == "" {
+		noteHome(workspace)
+	}
 	path := orDefault(o.audit, operator.Audit)
 	if path == "" {
 		path = newAuditPath(state)
@@ -421,6 +424,18 @@ func noWorkdir(told, workspace string) string {
 		text = told + "\n  " + text
 	}
 	return text
+}
+
+// noteHome says that rules about the workspace are about the user's home. A container whose
+// sessions close nothing in a workspace says so by itself.
+func noteHome(workspace string) {
+	for _, home := range project.Homes() {
+		if paths.Within(paths.Resolve(home), workspace) {
+			fmt.Fprintf(os.Stderr, "agentsh: note: your home is in the workspace %s: rules about the workspace apply to all your files, such as "+
+				"~/.ssh. Change to a project, or name one with --workspace DIR\n", workspace)
+			return
+		}
+	}
 }
 
 // tell prints what sessions of this container do without, once in the container.

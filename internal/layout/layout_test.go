@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -141,5 +142,16 @@ func TestAStateDirectoryOfSomebodyElseIsRefused(t *testing.T) {
 		if err := state.Make(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestAStateDirectoryThatCannotBeMadeSaysWhatToSet(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := State(filepath.Join(file, "agentsh")).Make()
+	if err == nil || !strings.Contains(err.Error(), "set XDG_STATE_HOME to a directory that you may write") {
+		t.Errorf("%v", err)
 	}
 }

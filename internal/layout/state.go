@@ -98,7 +98,7 @@ func (s State) ofContainer() bool {
 // /var/tmp that somebody else has made.
 func (s State) Make() error {
 	if err := os.MkdirAll(string(s), 0o700); err != nil {
-		return fmt.Errorf("state directory: %w", err)
+		return fmt.Errorf("state directory: %w; set XDG_STATE_HOME to a directory that you may write", err)
 	}
 	return s.check()
 }

@@ -134,12 +134,12 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 		return err
 	}
 	if _, err := io.WriteString(s, makeScript(programs)); err != nil {
-		return errors.Join(fmt.Errorf("no shell at the place: %w", err), ctx.Err())
+		return errors.Join(noShell(err), ctx.Err())
 	}
 	for pushed := false; ; pushed = true {
 		answer, err := stdio.ReadLine(s, said)
 		if err != nil {
-			return errors.Join(fmt.Errorf("no shell at the place: %w", err), ctx.Err())
+			return errors.Join(noShell(err), ctx.Err())
 		}
 		what, rest, _ := strings.Cut(answer, " ")
 		switch {
@@ -159,12 +159,22 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 			if err := push(s, programs[rest]); err != nil {
 				return errors.Join(err, ctx.Err())
 			}
+		case what == "none" && rest == "/":
+			return refusal("the shell of the place finds no uname on its PATH: install it, or set PATH there")
 		case what == "none":
 			return refusal(fmt.Sprintf("the place is %.50q: no agentsh for it beside agentctl or in /usr/lib/agentsh (agentsh-ARCH)", rest))
 		default:
 			return refusal(fmt.Sprintf("the place: %.200q", rest))
 		}
 	}
+}
+
+// noShell is the error of a stream on which no shell answers.
+func noShell(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("no answer within %s", answerWait)
+	}
+	return fmt.Errorf("no shell at the place: %w: the address must lead to a POSIX shell that reads commands from its standard input", err)
 }
 
 func push(to io.Writer, p supervisor) error {

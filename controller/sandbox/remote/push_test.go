@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -221,10 +222,15 @@ func TestAPlaceThatCannotRunTheProgramSaysWhy(t *testing.T) {
 			}
 		})
 	}
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for connect, want := range map[string]string{
-		"exec:false":            "exit status 1",
-		"exec:/no/such/program": "no such file",
-		"exec:echo no":          "no shell at the place",
+		"exec:false":                 "exit status 1",
+		"exec:/no/such/program":      "no such file",
+		"exec:echo no":               "the address must lead to a POSIX shell",
+		"exec:env PATH=/no " + shell: "the shell of the place finds no uname on its PATH",
 	} {
 		c, err := Parse(connect)
 		if err != nil {
