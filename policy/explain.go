@@ -19,6 +19,8 @@ func (p *Policy) explain(r Request, d Decision, why reason) Diagnostic {
 		}
 	case d.Rule != nil && d.Rule.Message != "":
 		g.Message = d.Rule.Template.render(r, d.Rule.Name)
+	case d.Rule != nil && d.Effect == Approve:
+		g.Message = fmt.Sprintf("rule %s asks a person about %s", d.Rule.Name, describe(r, why))
 	case d.Rule != nil:
 		g.Message = fmt.Sprintf("%s is %s by rule %s", describe(r, why), participle(d.Effect), d.Rule.Name)
 	default:
@@ -31,8 +33,6 @@ func (p *Policy) explain(r Request, d Decision, why reason) Diagnostic {
 
 func participle(e Effect) string {
 	switch e {
-	case Approve:
-		return "to be approved by a person"
 	case Redirect:
 		return "redirected"
 	case SoftDelete:

@@ -35,7 +35,7 @@ unix_socket_rules:
 		{fixture.Run("git", "push", "secret"), "git push is for people (2 arguments, rule push)", ""},
 		{fixture.Run("git", "gc"), "no rule allows running /usr/bin/git", "rule read allows git with the arguments status|diff **"},
 		{fixture.Run("curl"), "running /usr/bin/curl is redirected by rule fetch", "run agent-fetch instead"},
-		{fixture.Run("npm"), "running /usr/bin/npm is to be approved by a person by rule ask", "have a person asked: add approvals to the policy"},
+		{fixture.Run("npm"), "rule ask asks a person about running /usr/bin/npm", "have a person asked: add approvals to the policy"},
 		{fixture.Run("nmap"), "no rule allows running /usr/bin/nmap", "allowed programs: git, a, b, c, d, e, f, g and others"},
 		{&policy.FileRequest{Path: "/srv/x", Op: policy.OpWrite}, "no rule allows write of /srv/x", "allowed there: read, list, stat"},
 		{&policy.FileRequest{Path: "/etc/x", Op: policy.OpWrite}, "no rule allows write of /etc/x", "write is allowed at /ws/**"},

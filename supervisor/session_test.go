@@ -243,6 +243,22 @@ func TestARefusalNamesItsRule(t *testing.T) {
 	}
 }
 
+// A redirect applies to what the operator asks for; a program that a command starts is told
+// about the replacement in one sentence.
+func TestANestedRedirectNamesItsReplacement(t *testing.T) {
+	b := openBox(t, testPolicy)
+	b.run(t, "sh", "-c", "hostid; exit 0")
+	denied := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventExec && e.Path == "/usr/bin/hostid" })
+	if len(denied) == 0 {
+		t.Fatal("no event")
+	}
+	for _, e := range denied {
+		if e.Hint != "run instead: sh -c echo instead $MARK" {
+			t.Errorf("hint %q", e.Hint)
+		}
+	}
+}
+
 // What a command's own execve would be denied for, it is denied before anything
 // of it is started.
 func TestACommandIsDecidedLikeItsExecve(t *testing.T) {

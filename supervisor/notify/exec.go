@@ -260,7 +260,7 @@ func (a *attempt) event(decision string) wire.Event {
 	}
 	if to := redirect(a.decision); to != nil {
 		replacement := strings.Join(append(append([]string{to.Command}, to.Args...), to.ArgsAppend...), " ")
-		e.Hint = strings.TrimSpace(e.Hint + " use instead: " + replacement)
+		e.Hint = "run instead: " + replacement
 	}
 	return e
 }
