@@ -79,7 +79,7 @@ func (s *Session) cannotTrace() error {
 	case forbidden != nil:
 		return forbidden
 	case s.confined.plan.Emulated:
-		return fmt.Errorf("%s opens files below /proc one by one, which the engine %s cannot: remove the rule, or run where "+
+		return fmt.Errorf("%s decides about single files below /proc, which the engine %s cannot: remove the rule, or run where "+
 			"there is a seccomp listener", s.confined.plan.Emulates, tracer.Name)
 	case s.confined.missing.Has(probe.ExecVerify):
 		return errors.New("degraded has exec_verify: this machine forbids ptrace")
