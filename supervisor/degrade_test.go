@@ -365,7 +365,7 @@ func TestAnEngineThatIsForbiddenIsNotUsed(t *testing.T) {
 		"file_rules:\n  - {name: variables, paths: ['/proc/*/environ'], operations: [read, write], decision: deny}\n", 1))
 	cfg.Forbidden = []probe.Setting{{Name: "listener", At: "c.yaml:1:17"}}
 	_, err = Open(context.Background(), cfg)
-	if err == nil || !strings.Contains(err.Error(), "test.yaml:9:5: rule variables opens files below /proc") {
+	if err == nil || !strings.Contains(err.Error(), "test.yaml:9:5: rule variables decides about single files below /proc") {
 		t.Errorf("a rule that needs the listener: %v", err)
 	}
 }
