@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -131,8 +132,26 @@ func printEvents(ctx context.Context, client *channel.Client, out io.Writer, fol
 		failed = encoder.Encode(e)
 		return failed
 	})
+	if follow && failed == nil && errors.Is(err, io.ErrUnexpectedEOF) {
+		awaitEnd(ctx, client)
+	}
 	if follow && isDone(client) {
 		return failed
 	}
 	return err
+}
+
+// endWait is the time from the end of the events of a run to the end of its connection.
+const endWait = 10 * time.Second
+
+// awaitEnd waits for the end of the connection. What forwards the events of a run that ends
+// closes their channel before the connection.
+func awaitEnd(ctx context.Context, client *channel.Client) {
+	limit := time.NewTimer(endWait)
+	defer limit.Stop()
+	select {
+	case <-client.Done():
+	case <-limit.C:
+	case <-ctx.Done():
+	}
 }

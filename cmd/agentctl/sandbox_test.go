@@ -184,7 +184,8 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	}
 	events := p.command("sandbox", "logs", id, "--events", "-f")
 	seen := &watcher{want: []byte(`"seq":1,`), found: began}
-	events.Stdout = seen
+	var eventErrors strings.Builder
+	events.Stdout, events.Stderr = seen, &eventErrors
 	if err := events.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +204,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	}
 	for name, cmd := range map[string]*exec.Cmd{"logs --follow": follow, "logs --events -f": events} {
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v %s", name, err, &eventErrors)
 		}
 	}
 	if got := followed.all.String(); got != "agent at work\nagent stops\n" {
