@@ -398,6 +398,7 @@ func (p *fixture) undelivered(t *testing.T, id string) {
 			defer watchdog.Stop()
 			if tt.code == 128+int(syscall.SIGTERM) {
 				testenv.WaitFull(t, unread)
+				testenv.WaitWriting(t, cmd.Process.Pid, 1)
 				_ = cmd.Process.Signal(syscall.SIGTERM)
 			}
 			_ = cmd.Wait() // the status is compared

@@ -2,8 +2,11 @@ package testenv
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,5 +68,26 @@ func WaitFull(t testing.TB, w *os.File) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// WaitWriting waits until a thread of a process is in write(2) to a descriptor. See
+// /proc/PID/syscall in proc_pid_syscall(5).
+func WaitWriting(t testing.TB, pid, fd int) {
+	t.Helper()
+	want := fmt.Sprintf("%d %#x ", unix.SYS_WRITE, fd)
+	for late := time.Now().Add(2 * time.Minute); ; <-time.After(time.Millisecond) {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range threads {
+			if text, err := os.ReadFile(name); err == nil && strings.HasPrefix(string(text), want) { // else it has ended
+				return
+			}
+		}
+		if time.Now().After(late) {
+			t.Fatalf("process %d writes nothing to descriptor %d", pid, fd)
+		}
 	}
 }

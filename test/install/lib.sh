@@ -51,7 +51,7 @@ check_installation() {
 	expect 0 'A session can be opened here' enter "$root" agentsh detect
 	expect 0 '' enter "$root" agentsh exec -- true
 	expect 0 'agent-sandbox' enter "$root" agentsh policy check agent-sandbox
-	expect 0 'rule ' enter "$root" agentsh policy explain -p dev-safe -- ls
+	expect 0 'rule: ' enter "$root" agentsh policy explain -p dev-safe -- ls
 	expect 125 'Or name a policy of the packages: agent-sandbox, ' enter "$root" agentsh exec -p agent-sandbx -- true
 	expect 1 '' enter "$root" agentsh exec -- false
 	expect 'not 0' 'rule machine-secrets' enter "$root" agentsh exec -- cat /etc/shadow
