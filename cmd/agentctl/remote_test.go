@@ -207,7 +207,9 @@ func TestGCAsksThePlaceWhatIsLeft(t *testing.T) {
 	if _, code := p.run(); code != 0 {
 		t.Fatal(code)
 	}
-	for name, owner := range map[string]string{"mine": p.read("state/agentsh/owner"), "others": "other"} {
+	var mine wire.PlaceLabels
+	p.readJSON("state/agentsh/owner.json", &mine)
+	for name, owner := range map[string]string{"mine": mine.Owner, "others": "other"} {
 		dir := p.path("place/agentsh/remote/" + name)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)

@@ -48,6 +48,9 @@ func (b *sandbox) end(ctx context.Context) error {
 		return err
 	}
 	err := b.lock()
+	if errors.Is(err, unix.EWOULDBLOCK) && b.labels.PID == 0 {
+		return errors.New("its supervisor is being started: collect again")
+	}
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
 		return nil // the process that started the supervisor removes it
 	}

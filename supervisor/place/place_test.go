@@ -495,6 +495,20 @@ func TestARequestHasADeadline(t *testing.T) {
 	}
 }
 
+func TestASandboxWhoseSupervisorIsBeingStartedIsNotReportedAsRemoved(t *testing.T) {
+	o := options(t)
+	starting := &sandbox{dir: filepath.Join(dirOf(o), "run-1"), labels: wire.PlaceLabels{Owner: "owner"}}
+	if err := errors.Join(os.MkdirAll(starting.dir, 0o700), starting.lock(), starting.write()); err != nil {
+		t.Fatal(err)
+	}
+	defer starting.lease.Close()
+	p := &places{Options: o, dir: dirOf(o)}
+	done, err := p.collect(t.Context(), wire.PlaceRequest{Owner: "owner"})
+	if err != nil || len(done.Sandboxes) != 1 || !strings.Contains(done.Sandboxes[0].Error, "being started") {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
 func TestAProcessThatHasTheNumberOfASupervisorIsNotKilled(t *testing.T) {
 	o := options(t)
 	b := &sandbox{dir: filepath.Join(dirOf(o), "run-1"), labels: wire.PlaceLabels{PID: os.Getpid(), Start: 1}}

@@ -10,6 +10,7 @@ package remote
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -99,13 +100,25 @@ func (b *Backend) owner() (string, error) {
 		return "", err
 	}
 	defer unlock()
-	name := filepath.Join(filepath.Dir(b.cfg.State.Sandboxes()), "owner")
-	data, err := os.ReadFile(name)
-	if errors.Is(err, os.ErrNotExist) {
-		data = []byte(rand.Text())
-		err = os.WriteFile(name, data, 0o600)
+	name := filepath.Join(filepath.Dir(b.cfg.State.Sandboxes()), "owner.json")
+	var o struct {
+		Owner string `json:"owner"`
 	}
-	return string(data), err
+	data, err := os.ReadFile(name)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		o.Owner = rand.Text()
+		err = statedir.WriteJSON(name, o)
+	case err == nil:
+		err = json.Unmarshal(data, &o)
+		if err == nil && o.Owner == "" {
+			err = errors.New("no owner")
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w: remove the file; sandboxes made before end with their lease", name, err)
+		}
+	}
+	return o.Owner, err
 }
 
 // enter opens a stream to agentsh serve --stdio at the place, and sends a request.
