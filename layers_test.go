@@ -42,6 +42,7 @@ var ranks = map[string]int{
 	"internal/paths":                 -1, // questions about names of files
 	"internal/project":               1,  // finds what a command line does not name; starts nothing
 	"internal/selfexec":              0,
+	"internal/refusals":              1, // of a log's events, for a person
 	"supervisor/probe/trial":         0, // tests of every package ask it through testenv
 	"internal/shim":                  0, // the command installs, sessions show the originals
 	"internal/beneath":               0, // files below a descriptor, through no link

@@ -22,6 +22,8 @@ import (
 	"agentsh/internal/layout"
 	"agentsh/internal/paths"
 	"agentsh/internal/project"
+	"agentsh/internal/refusals"
+	"agentsh/internal/shim"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -139,7 +141,7 @@ type stdio struct {
 // result is how a command ended, with the denials meanwhile.
 type result struct {
 	exit      wire.Exit
-	refused   denials
+	refused   refusals.List
 	auditPath string
 }
 
@@ -203,7 +205,7 @@ func (o *execOptions) runWith(ctx context.Context, w runner, argv []string, std 
 	shown, streams := watched(std)
 	r, err := run(ctx, request, streams)
 	foreground.SignalsEnd()
-	r.refused.print(foreground.Messages(ctx, std.err), shown, r.auditPath)
+	r.refused.Print(foreground.Messages(ctx, std.err), shown, r.auditPath)
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
 		return failure.New(failed.Code(r.exit.ExitCode()), failed, failed.Hint())
 	}
@@ -237,7 +239,7 @@ func (o *execOptions) request(argv []string, w runner) (wire.ExecRequest, error)
 		return wire.ExecRequest{}, err
 	}
 	if o.shim {
-		environment = shimEnvironment(environment, w.workspace())
+		environment = shim.Environment(environment, w.workspace())
 	}
 	return wire.ExecRequest{
 		ID: "exec", Argv: argv, Program: o.program, Cwd: w.start(), Env: environment, DeadlineMS: o.timeout.Milliseconds(),
@@ -248,16 +250,8 @@ func (o *execOptions) request(argv []string, w runner) (wire.ExecRequest, error)
 // already been printed with the others.
 func exitFailure(name string, exit wire.Exit) error {
 	code := exit.ExitCode()
-	if exit.Cause != "" {
-		return failure.New(code, errors.New(exit.Message), exit.Hint)
-	}
-	switch exit.Kind {
-	case wire.ExitDeadline:
-		return failure.New(code, fmt.Errorf("%s: ended by its timeout", name), "")
-	case wire.ExitOOM:
-		return failure.New(code, fmt.Errorf("%s: %s", name, exit.Message), exit.Hint)
-	case wire.ExitSpawnFailed, wire.ExitLost:
-		return failure.New(code, errors.New(exit.Message), exit.Hint)
+	if message, hint := exit.Said(name); message != "" {
+		return failure.New(code, errors.New(message), hint)
 	}
 	if code == 0 {
 		return nil
@@ -309,7 +303,7 @@ func (p *oneShot) execute(ctx context.Context, request wire.ExecRequest, streams
 	r.exit, _, err = session.Exec(ctx, request, streams)
 	closed := session.Close()
 	var auditErr error
-	r.refused, auditErr = refusals(ctx, p.audit, max(before, caller.leave(p.auditPath))+1)
+	r.refused, auditErr = refusalsOf(ctx, p.audit, max(before, caller.leave(p.auditPath))+1)
 	closed = errors.Join(closed, auditErr, p.audit.Close())
 	if r.exit.Kind == wire.ExitLost && err == nil && r.exit.Hint == supervisor.AuditHint {
 		closed = nil // a full disk is reported once

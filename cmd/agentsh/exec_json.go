@@ -10,6 +10,7 @@ import (
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
+	"agentsh/internal/refusals"
 	"agentsh/internal/wire"
 )
 
@@ -18,13 +19,13 @@ const maxCaptured = 1 << 20
 
 // jsonResult is the output of exec --json.
 type jsonResult struct {
-	ExitCode       int        `json:"exit_code"`
-	Exit           wire.Exit  `json:"exit"`
-	Stdout         jsonStream `json:"stdout"`
-	Stderr         jsonStream `json:"stderr"`
-	Denials        []*denial  `json:"denials"`
-	DenialsDropped int        `json:"denials_dropped,omitempty"`
-	Audit          string     `json:"audit,omitempty"`
+	ExitCode       int                 `json:"exit_code"`
+	Exit           wire.Exit           `json:"exit"`
+	Stdout         jsonStream          `json:"stdout"`
+	Stderr         jsonStream          `json:"stderr"`
+	Denials        []*refusals.Refusal `json:"denials"`
+	DenialsDropped int                 `json:"denials_dropped,omitempty"`
+	Audit          string              `json:"audit,omitempty"`
 }
 
 // jsonStream is one stream: text when it is UTF-8, else base64.
@@ -46,10 +47,10 @@ func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) err
 	}
 	out := jsonResult{
 		ExitCode: r.exit.ExitCode(), Exit: r.exit, Stdout: stdout.stream(), Stderr: stderr.stream(),
-		Denials: r.refused.list, DenialsDropped: r.refused.dropped, Audit: r.auditPath,
+		Denials: r.refused.All, DenialsDropped: r.refused.Dropped, Audit: r.auditPath,
 	}
 	if out.Denials == nil {
-		out.Denials = []*denial{}
+		out.Denials = []*refusals.Refusal{}
 	}
 	if err := json.NewEncoder(foreground.Result(ctx, std.out)).Encode(out); err != nil {
 		return failure.New(failure.Ours, fmt.Errorf("standard output could not be written: %w", err),

@@ -10,6 +10,7 @@ import (
 
 	"agentsh/cmd/agentsh/asking"
 	"agentsh/internal/foreground"
+	"agentsh/internal/refusals"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
 )
@@ -73,7 +74,7 @@ func (s *callerTerminal) tell(ctx context.Context, command string, read func(con
 				return
 			}
 			for _, line := range s.shown.note(e, time.Now()) {
-				if answered(e) {
+				if refusals.Answered(e) {
 					s.terminal.NoticeUnlessShown(line)
 					continue
 				}
@@ -82,11 +83,6 @@ func (s *callerTerminal) tell(ctx context.Context, command string, read func(con
 		})
 	})
 	s.waits = append(s.waits, reading.Wait)
-}
-
-// answered reports whether a program gets the reason of a refusal as the answer of a request.
-func answered(e wire.Event) bool {
-	return e.Net != nil && (e.Net.Via == "http" || e.Phase == "request")
 }
 
 // leave gives the terminal back. It returns the last event whose refusal was printed.
@@ -115,25 +111,25 @@ type shownReasons struct {
 	dropped int
 }
 
-// reasonWindow is the time in which the same refusal is printed once, and maxDenials
-// different ones.
+// reasonWindow is the time in which the same refusal is printed once, and
+// [refusals.MaxPrinted] different ones.
 const reasonWindow = 2 * time.Second
 
 // note returns what is to be printed of an event.
 func (s *shownReasons) note(e wire.Event, now time.Time) []string {
-	var d denials
-	d.note(e)
-	if len(d.list) == 0 {
+	var d refusals.List
+	d.Note(e)
+	if len(d.All) == 0 {
 		return nil
 	}
 	if now.Sub(s.since) > reasonWindow {
 		s.since, s.lines, s.last = now, 0, map[string]time.Time{}
 	}
-	line := d.list[0].line()
+	line := d.All[0].Line()
 	if !s.last[line].IsZero() {
 		return nil
 	}
-	if s.lines == maxDenials {
+	if s.lines == refusals.MaxPrinted {
 		s.dropped++
 		return nil
 	}

@@ -10,7 +10,6 @@ import (
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
-	"agentsh/supervisor/audit"
 	"agentsh/supervisor/host"
 )
 
@@ -95,19 +94,4 @@ func (a *attached) terminal(ctx context.Context, request wire.ExecRequest, strea
 		caller.ask(ctx, follow, func(answer wire.ApprovalAnswer) error { return a.client.Answer(ctx, answer) })
 	}
 	return caller
-}
-
-// refusedSince reads the denials since the log had a size, after the event last. The supervisor has
-// written everything about a command when it reports its end.
-func refusedSince(path string, from int64, last uint64) (denials, error) {
-	var d denials
-	note := func(e wire.Event) {
-		if e.Seq > last {
-			d.note(e)
-		}
-	}
-	if err := audit.ReadSince(path, from, note); err != nil {
-		return d, fmt.Errorf("audit log %s: %w", path, err)
-	}
-	return d, nil
 }

@@ -18,7 +18,6 @@ import (
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
-	"agentsh/internal/paths"
 	"agentsh/internal/project"
 	"agentsh/internal/shim"
 	"agentsh/policy"
@@ -60,10 +59,11 @@ func shimCommand(ctx context.Context, executable string, argv []string, std stdi
 	if err != nil {
 		return err
 	}
-	if here, err := os.Getwd(); err != nil || !paths.Within(here, w.workspace()) {
-		fmt.Fprintf(std.err, "agentsh: note: %s is not in the workspace %s: the shell starts in %s\n",
-			orDefault(here, "the current directory"), w.workspace(), w.start())
+	here, err := os.Getwd()
+	if err != nil {
+		here = "" // it may have been removed
 	}
+	fmt.Fprint(std.err, shim.NoteDirectory(here, w.workspace(), w.start()))
 	return o.runWith(ctx, w, argv, std)
 }
 

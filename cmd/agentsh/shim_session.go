@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
-	"agentsh/internal/paths"
 	"agentsh/internal/shim"
 	"agentsh/supervisor/host"
 )
@@ -110,13 +107,4 @@ func serveShared(ctx context.Context) error {
 		return failure.New(failure.Ours, err, "")
 	}
 	return nil
-}
-
-// shimEnvironment is the environment that a shell asks for: that of its caller, without
-// a home that the session does not have.
-func shimEnvironment(environment []string, workspace string) []string {
-	return slices.DeleteFunc(environment, func(e string) bool {
-		home, is := strings.CutPrefix(e, "HOME=")
-		return is && !paths.Within(home, workspace)
-	})
 }

@@ -202,6 +202,20 @@ func (e Exit) ExitCode() int {
 	}
 }
 
+// Said returns what a command line says about the end of the command name, and advice.
+// Both may be empty. A denial is said with the other denials.
+func (e Exit) Said(name string) (message, hint string) {
+	switch {
+	case e.Cause != "", e.Kind == ExitSpawnFailed, e.Kind == ExitLost:
+		return e.Message, e.Hint
+	case e.Kind == ExitDeadline:
+		return name + ": ended by its timeout", ""
+	case e.Kind == ExitOOM:
+		return name + ": " + e.Message, e.Hint
+	}
+	return "", ""
+}
+
 // Rusage is the resource usage of a command and of the children it waited for.
 // See getrusage(2).
 type Rusage struct {
