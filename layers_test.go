@@ -38,6 +38,7 @@ var ranks = map[string]int{
 	"internal/testenv":               1,
 	"internal/layout":                -1, // names paths, touches none
 	"internal/mistake":               -1, // looks at texts; whoever reads a key asks it
+	"internal/lazy":                  -2, // regular expressions that are compiled at their first use
 	"internal/statedir":              0,
 	"internal/paths":                 -1, // questions about names of files
 	"internal/project":               1,  // finds what a command line does not name; starts nothing

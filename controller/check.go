@@ -6,10 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"agentsh/internal/lazy"
 
 	"agentsh/controller/harness"
 	"agentsh/controller/record"
@@ -132,8 +133,8 @@ func madeAbove(name string) (undo func() error, err error) {
 // position matches the position at the start of a message. ofSandbox is what precedes
 // one of the supervisor, with the id of a sandbox that is no more.
 var (
-	position  = regexp.MustCompile(`^([^\s:][^:\n]*):(\d+):(\d+): (.*)$`)
-	ofSandbox = regexp.MustCompile(`^(sandbox [A-Za-z0-9-]+: |start supervisor: )?sandbox is gone: supervisor: |^sandbox [A-Za-z0-9-]+: `)
+	position  = lazy.Regexp(`^([^\s:][^:\n]*):(\d+):(\d+): (.*)$`)
+	ofSandbox = lazy.Regexp(`^(sandbox [A-Za-z0-9-]+: |start supervisor: )?sandbox is gone: supervisor: |^sandbox [A-Za-z0-9-]+: `)
 )
 
 // problemsOf returns the problems of a failure. One without a position has that of the
@@ -143,13 +144,13 @@ func problemsOf(file string, f *Failure) harness.Problems {
 		return f.Problems
 	}
 	var ps harness.Problems
-	text := ofSandbox.ReplaceAllString(f.Err.Error(), "")
+	text := ofSandbox().ReplaceAllString(f.Err.Error(), "")
 	for line := range strings.SplitSeq(text, "\n") {
 		p := harness.Problem{
 			At:       harness.Origin{File: file, Line: 1, Column: 1},
 			Severity: harness.Error, Rule: harness.RuleRun, Message: line, Hint: f.Hint,
 		}
-		if m := position.FindStringSubmatch(line); m != nil {
+		if m := position().FindStringSubmatch(line); m != nil {
 			p.At.File, p.Message = m[1], m[4]
 			p.At.Line, _ = strconv.Atoi(m[2])
 			p.At.Column, _ = strconv.Atoi(m[3])

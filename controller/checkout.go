@@ -7,8 +7,9 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
+
+	"agentsh/internal/lazy"
 
 	"agentsh/controller/git"
 	"agentsh/controller/runtime"
@@ -75,13 +76,13 @@ func (c checkout) cloned(ctx context.Context, dest, author string) (_ checkout, 
 	return c, dirty, err
 }
 
-var badInName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
+var badInName = lazy.Regexp(`[^A-Za-z0-9_.-]+`)
 
 // repoName is the name of a repository's directory in the workspace. It is
 // derived from the name of the target. It has no characters that shells
 // interpret, and is not a reserved name.
 func repoName(dir string) string {
-	name := strings.TrimLeft(badInName.ReplaceAllString(filepath.Base(dir), "-"), "-.")
+	name := strings.TrimLeft(badInName().ReplaceAllString(filepath.Base(dir), "-"), "-.")
 	if name == "" || layout.ReservedName(name) {
 		return "repo-" + name
 	}

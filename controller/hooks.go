@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/lazy"
+
 	"agentsh/controller/harness"
 	"agentsh/controller/hook"
 	"agentsh/controller/runtime"
@@ -129,7 +131,7 @@ func canaryNote(canary string) []byte {
 	)
 }
 
-var betweenTools = regexp.MustCompile(`[\s,]+`)
+var betweenTools = lazy.Regexp(`[\s,]+`)
 
 // allowedTools reads the list of tools.
 func allowedTools(p plan) ([]string, error) {
@@ -142,7 +144,7 @@ func allowedTools(p plan) ([]string, error) {
 		return nil, badConfig("write env: {sandbox: {"+toolAllowlist+": \"Bash,Read,Edit\"}}",
 			"%s: tool_allowlist_pretool needs the list of tools in %s", at, toolAllowlist)
 	}
-	tools := slices.DeleteFunc(betweenTools.Split(list.V, -1), func(s string) bool { return s == "" })
+	tools := slices.DeleteFunc(betweenTools().Split(list.V, -1), func(s string) bool { return s == "" })
 	if len(tools) == 0 {
 		return nil, badConfig("name tools, divided by commas", "%s: %s is empty", list.At, toolAllowlist)
 	}

@@ -9,9 +9,10 @@ import (
 	"io"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
+
+	"agentsh/internal/lazy"
 
 	"agentsh/controller/git"
 	"agentsh/controller/harness"
@@ -59,7 +60,7 @@ func (s scanners) hostFileScanner(m scan.Model) *scan.Scanner {
 }
 
 // secretName matches the names of variables with secret values.
-var secretName = regexp.MustCompile(`(?i)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_KEY|ACCESS_KEY)`)
+var secretName = lazy.Regexp(`(?i)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_KEY|ACCESS_KEY)`)
 
 // secrets are the credentials of providers, which never enter the sandbox, and
 // the values of those variables in env.sandbox that are secrets by their name.
@@ -69,7 +70,7 @@ func (p plan) secrets() []string {
 		out = append(out, c.Value)
 	}
 	for name, v := range p.values.Sandbox {
-		if secretName.MatchString(name) && !strings.HasPrefix(v.V, placeholderPrefix) {
+		if secretName().MatchString(name) && !strings.HasPrefix(v.V, placeholderPrefix) {
 			out = append(out, v.V)
 		}
 	}

@@ -8,11 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"sort"
 	"strings"
 	"sync"
 	"time"
+
+	"agentsh/internal/lazy"
 
 	"agentsh/controller/harness"
 	"agentsh/controller/prescript"
@@ -219,11 +220,11 @@ func lookupIn(env []string) harness.Lookup {
 
 // traceRE matches a traceparent. See the Trace Context recommendation of the
 // W3C, section 3.2.
-var traceRE = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+var traceRE = lazy.Regexp(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // traceparent is the trace of the caller, or a new one.
 func traceparent(lookup harness.Lookup) string {
-	if v, ok := lookup("TRACEPARENT"); ok && traceRE.MatchString(v) {
+	if v, ok := lookup("TRACEPARENT"); ok && traceRE().MatchString(v) {
 		return v
 	}
 	var b [24]byte

@@ -8,9 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"agentsh/internal/lazy"
 )
 
 // ErrNotRepository reports a directory that is in no git repository.
@@ -152,7 +153,7 @@ func (t Repository) Clone(ctx context.Context, dest, author string) (Clone, erro
 // addSettings writes the agent's name into a configuration, and turns automatic
 // gc off. See git-config(1), Syntax: author needs no quotes.
 func addSettings(config, author string) error {
-	if !authorName.MatchString(author) {
+	if !authorName().MatchString(author) {
 		return fmt.Errorf("agent name %q: only letters, digits, - and _", author)
 	}
 	f, err := os.OpenFile(config, os.O_WRONLY|os.O_APPEND, 0)
@@ -166,7 +167,7 @@ func addSettings(config, author string) error {
 	return nil
 }
 
-var authorName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var authorName = lazy.Regexp(`^[A-Za-z0-9_-]+$`)
 
 // Uncommitted lists the tracked files of the repository that differ from HEAD,
 // and sets the index of the clone to HEAD. It compares the files with the

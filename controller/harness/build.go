@@ -160,7 +160,7 @@ func (b *builder) dict(n *strictyaml.Node, f *field, where string) *tree {
 		if !b.freshKey(key, seen) {
 			continue
 		}
-		if f.keys.pattern != nil && !f.keys.pattern.MatchString(key.Value) {
+		if f.keys.pattern != nil && !f.keys.pattern().MatchString(key.Value) {
 			b.ps.errorf(b.at(key), RuleName, "%s: the key %s is not %s", where, quoted(key.Value), f.keys.means)
 			continue
 		}
@@ -277,7 +277,7 @@ func (f *field) checkText(s string) string {
 		}
 		return fmt.Sprintf("%s is not one of %s", quoted(s), strings.Join(f.format.values, ", "))
 	}
-	if f.format.pattern != nil && !f.format.pattern.MatchString(s) {
+	if f.format.pattern != nil && !f.format.pattern().MatchString(s) {
 		return fmt.Sprintf("%s is not %s", quoted(s), f.format.means)
 	}
 	return ""

@@ -75,7 +75,7 @@ func braced(s string, i int) (segment, int, error) {
 	}
 	body := s[i+2 : i+end]
 	name, def, hasDef := strings.Cut(body, ":-")
-	if !identRE.MatchString(name) {
+	if !identRE().MatchString(name) {
 		return segment{}, 0, fmt.Errorf("%s is neither ${NAME} nor ${NAME:-default}", quoted("${"+body+"}"))
 	}
 	if strings.Contains(def, "$") {

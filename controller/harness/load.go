@@ -122,7 +122,7 @@ func (h *Harness) check(ps *Problems) {
 			ps.errorf(start, RuleRequired, "no layer writes %s", f.name)
 		}
 	}
-	if h.Agent.IsSet() && !isURL(h.Agent.V) && !nameRE.MatchString(h.AgentName()) {
+	if h.Agent.IsSet() && !isURL(h.Agent.V) && !nameRE().MatchString(h.AgentName()) {
 		ps.errorf(h.Agent.At, RuleValue, "agent: the name %s is not letters, digits, _ and -", quoted(h.AgentName()))
 	}
 	if h.Runtime.V == "command" && len(h.Command) == 0 {

@@ -113,7 +113,7 @@ func (h *Harness) loadProviders(ps *Problems) {
 		case isURL(entry.V): // never fetched, see unsupported
 		case isPathLike(entry.V):
 			h.loadProviderFile(ps, entry)
-		case !nameRE.MatchString(entry.V):
+		case !nameRE().MatchString(entry.V):
 			ps.errorf(entry.At, RuleValue, "providers: %s is neither a name nor a path", quoted(entry.V))
 		default:
 			names = append(names, entry)

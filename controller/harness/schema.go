@@ -73,9 +73,9 @@ func (f *field) valueSchema() map[string]any {
 	case kindMap:
 		s := map[string]any{"type": "object", "additionalProperties": orNull(f.textSchema())}
 		if keys := f.keys.pattern; keys != nil {
-			s["propertyNames"] = map[string]any{"pattern": keys.String()}
+			s["propertyNames"] = map[string]any{"pattern": keys().String()}
 		} else if f.expands {
-			s["propertyNames"] = map[string]any{"pattern": identRE.String()}
+			s["propertyNames"] = map[string]any{"pattern": identRE().String()}
 		}
 		return orNull(s)
 	case kindStruct:
@@ -113,7 +113,7 @@ func (f *field) textSchema() map[string]any {
 	case f.format.values != nil:
 		return map[string]any{"enum": f.format.values}
 	case f.format.pattern != nil:
-		s["pattern"] = f.format.pattern.String()
+		s["pattern"] = f.format.pattern().String()
 	case f.path != notPath || f.required:
 		s["minLength"] = 1
 	}

@@ -113,7 +113,7 @@ func (f *shellFile) collect(n syntax.Node) {
 			return
 		}
 		for _, w := range n.Args[1:] {
-			if lit := w.Lit(); identRE.MatchString(lit) {
+			if lit := w.Lit(); identRE().MatchString(lit) {
 				set(&syntax.Lit{ValuePos: w.Pos(), Value: lit})
 			}
 		}
@@ -190,7 +190,7 @@ func (f *shellFile) expand(e *expander) []env.Var {
 	syntax.Walk(f.file, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.ParamExp:
-			if n.Param != nil && identRE.MatchString(n.Param.Value) && use(n.Param.Value, n.Pos(), n.Exp != nil) {
+			if n.Param != nil && identRE().MatchString(n.Param.Value) && use(n.Param.Value, n.Pos(), n.Exp != nil) {
 				from := int(n.Param.Pos().Offset())
 				f.edits = append(f.edits, edit{from, from, hostPrefix})
 			}

@@ -1,6 +1,10 @@
 package harness
 
-import "regexp"
+import (
+	"regexp"
+
+	"agentsh/internal/lazy"
+)
 
 // kind is the type of a field's value.
 type kind uint8
@@ -60,7 +64,7 @@ type field struct {
 // format restricts a text to some values, or to those that match a pattern.
 type format struct {
 	values  []string
-	pattern *regexp.Regexp
+	pattern func() *regexp.Regexp
 	refused map[string]string // values that a reader may expect, each with why it is none
 	means   string            // description of the pattern
 }
@@ -69,16 +73,16 @@ type format struct {
 type limits struct{ min, max int }
 
 var (
-	identRE    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	roleRE     = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
-	slugRE     = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]*$`)
-	modelRE    = regexp.MustCompile(`^[a-zA-Z0-9_.@:/-]+$`)
-	nameRE     = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
-	levelRE    = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
-	stageRE    = regexp.MustCompile(`^(pre_script|runtime|post_script|default)$`)
-	hostnameRE = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$`)
-	headerRE   = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-	noNewline  = regexp.MustCompile(`^[^\n\r]*$`)
+	identRE    = lazy.Regexp(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	roleRE     = lazy.Regexp(`^[a-z][a-z0-9_-]*$`)
+	slugRE     = lazy.Regexp(`^[a-zA-Z0-9][a-zA-Z0-9_-]*$`)
+	modelRE    = lazy.Regexp(`^[a-zA-Z0-9_.@:/-]+$`)
+	nameRE     = lazy.Regexp(`^[a-zA-Z0-9_-]+$`)
+	levelRE    = lazy.Regexp(`^[a-z][a-z0-9_-]*$`)
+	stageRE    = lazy.Regexp(`^(pre_script|runtime|post_script|default)$`)
+	hostnameRE = lazy.Regexp(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$`)
+	headerRE   = lazy.Regexp("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	noNewline  = lazy.Regexp(`^[^\n\r]*$`)
 )
 
 // The names of degraded and require, as the supervisor has them. A test compares them.

@@ -7,9 +7,10 @@ package openshell
 
 import (
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
+
+	"agentsh/internal/lazy"
 
 	"agentsh/internal/strictyaml"
 )
@@ -208,7 +209,7 @@ func (r *reader) binaries(n *strictyaml.Node) []string {
 }
 
 // hostPattern matches a host name, or a star before one.
-var hostPattern = regexp.MustCompile(`^(\*\*?\.)?[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+var hostPattern = lazy.Regexp(`^(\*\*?\.)?[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
 func (r *reader) endpoints(n *strictyaml.Node) []Endpoint {
 	var out []Endpoint
@@ -273,7 +274,7 @@ func (d draft) requests() []Request {
 
 func (r *reader) host(n *strictyaml.Node) string {
 	s, ok := r.Text(n)
-	if _, err := netip.ParseAddr(s); ok && err != nil && !hostPattern.MatchString(s) {
+	if _, err := netip.ParseAddr(s); ok && err != nil && !hostPattern().MatchString(s) {
 		r.Fail(n, "write a name, *.name or an address", "%q is not a host", strictyaml.Shorten(s))
 	}
 	return s

@@ -8,10 +8,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"agentsh/internal/lazy"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +43,7 @@ type Output struct {
 	Values  map[string]string // all lines; the last one of a name counts
 }
 
-var nameRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
+var nameRE = lazy.Regexp(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 
 // Parse reads the file of a script that succeeded. Whatever is not a line of the
 // format is an error: a misspelt request to skip must not start an agent.
@@ -97,11 +98,11 @@ func split(line string) (name, value string, err error) {
 	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
 	before, _, block := strings.Cut(line, "<<")
 	switch {
-	case block && nameRE.MatchString(before):
+	case block && nameRE().MatchString(before):
 		return "", "", fmt.Errorf("%.100q: a value of several lines is not supported", line)
 	case !found:
 		return "", "", fmt.Errorf("%.100q is not NAME=value", line)
-	case !nameRE.MatchString(name):
+	case !nameRE().MatchString(name):
 		return "", "", fmt.Errorf("%.100q is no name", name)
 	case strings.IndexFunc(value, control) >= 0 || !utf8.ValidString(value):
 		return "", "", fmt.Errorf("the value of %s has a control character, or is not UTF-8", name)

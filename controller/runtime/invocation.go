@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
+
+	"agentsh/internal/lazy"
 
 	"agentsh/internal/layout"
 )
@@ -106,7 +107,7 @@ var plainKeys = map[string]bool{
 }
 
 // frontKey matches a key of the front matter: YAML in block style.
-var frontKey = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]|$)`)
+var frontKey = lazy.Regexp(`^([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]|$)`)
 
 // instructions returns the agent definition without its front matter. Front
 // matter with other than descriptive keys is rejected: it is for a program that
@@ -125,7 +126,7 @@ func (in Invocation) instructions() (string, error) {
 	}
 	for line := range strings.Lines(front) {
 		line = strings.TrimRight(line, "\n")
-		key := frontKey.FindStringSubmatch(line)
+		key := frontKey().FindStringSubmatch(line)
 		switch {
 		case line == "" || line[0] == ' ' || line[0] == '\t' || line[0] == '#' || line[0] == '-':
 			// empty, or belongs to the key above

@@ -2,10 +2,11 @@ package runtime
 
 import (
 	"bytes"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"agentsh/internal/lazy"
 )
 
 // MaxLine is the longest line, in bytes, that [Lines] emits. A longer one is
@@ -76,7 +77,7 @@ func whole(b []byte) int {
 
 // escapes matches the terminal control sequences of ECMA-48: CSI, the strings
 // (OSC, DCS, SOS, PM, APC) with their terminator, and the short ones.
-var escapes = regexp.MustCompile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|\x1b[ -/]*[0-~]")
+var escapes = lazy.Regexp("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|\x1b[ -/]*[0-~]")
 
 // Clean makes one line of an agent's output safe to print. It removes terminal
 // escapes, control characters and direction characters, and replaces bytes that
@@ -85,7 +86,7 @@ var escapes = regexp.MustCompile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x
 func Clean(line string) string {
 	line = strings.TrimSuffix(line, "\r")
 	if strings.Contains(line, "\x1b") {
-		line = escapes.ReplaceAllString(line, "")
+		line = escapes().ReplaceAllString(line, "")
 	}
 	line = strings.Map(visible, strings.ToValidUTF8(line, "\uFFFD"))
 	return disarm(line)

@@ -2,9 +2,10 @@ package scan
 
 import (
 	"path"
-	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"agentsh/internal/lazy"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -40,16 +41,18 @@ var (
 	readers = set(`grep egrep fgrep zgrep rg echo printf ls cat wc rm head tail basename dirname stat file mv cp touch mkdir rmdir gofmt du sort
 		md5sum sha1sum sha256sum`)
 	// harmlessGit are variables of git that start no program.
-	harmlessGit = regexp.MustCompile(`^GIT_(?:(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)|PAGER|TERMINAL_PROMPT|DIR|WORK_TREE)$`)
+	harmlessGit = lazy.Regexp(`^GIT_(?:(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)|PAGER|TERMINAL_PROMPT|DIR|WORK_TREE)$`)
 	// special are variables that change which programs run, or what a shell does
 	// between commands.
-	special = regexp.MustCompile(`^(?:PATH|IFS|ENV|PS[0-9]|SHELL|SHELLOPTS|PROMPT_COMMAND|BASH.*|LD_.*|.*EDITOR|VISUAL|BROWSER|GIT_.*|GH_.*|GLAB_.*|GREP_.*|RIPGREP_.*)$`)
+	special = lazy.Regexp(`^(?:PATH|IFS|ENV|PS[0-9]|SHELL|SHELLOPTS|PROMPT_COMMAND|BASH.*|LD_.*|.*EDITOR|VISUAL|BROWSER|GIT_.*|GH_.*|GLAB_.*|GREP_.*|RIPGREP_.*)$`)
 	// sedRuns matches scripts of sed with the command e or the flag e.
-	sedRuns = regexp.MustCompile(`(?:^|[;\n{}0-9$/!,])\s*e(?:\s|;|}|$)|[^\w\s][gpiImM0-9]*e[gpiImMw0-9]*\s*(?:[;\n}]|$)`)
+	sedRuns = lazy.Regexp(`(?:^|[;\n{}0-9$/!,])\s*e(?:\s|;|}|$)|[^\w\s][gpiImM0-9]*e[gpiImMw0-9]*\s*(?:[;\n}]|$)`)
 )
 
 // isSpecial reports whether setting a variable can change what commands do.
-func isSpecial(name string) bool { return special.MatchString(name) && !harmlessGit.MatchString(name) }
+func isSpecial(name string) bool {
+	return special().MatchString(name) && !harmlessGit().MatchString(name)
+}
 
 // otherwiseRead reports whether another shell, or another tool, may read a text
 // differently: bytes that are not text, and quotes that not all shells know.
@@ -124,7 +127,7 @@ func trustOfCall(args []*syntax.Word) trust {
 		switch {
 		case ok && runners[path.Base(text)]:
 			least = trustComments
-		case path.Base(name) == "sed" && (!ok || sedRuns.MatchString(text)):
+		case path.Base(name) == "sed" && (!ok || sedRuns().MatchString(text)):
 			least = trustComments
 		case name == "read" && (!ok || isSpecial(text)), name == "printf" && ok && isSpecial(text):
 			return trustNothing

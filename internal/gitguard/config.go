@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"agentsh/internal/lazy"
 
 	"github.com/go-git/gcfg/v2/scanner"
 	"github.com/go-git/gcfg/v2/token"
@@ -73,9 +74,9 @@ func (s *setting) key() string {
 //   - [section.subsection] and [section ""],
 //   - escapes except those of quotes, backslashes, newlines and tabs.
 var (
-	emptyLine   = regexp.MustCompile(`^[ \t]*([#;].*)?$`)
-	sectionLine = regexp.MustCompile(`^[ \t]*\[([A-Za-z][A-Za-z0-9-]*)([ \t]+"((?:[^"\\]|\\["\\])+)")?\][ \t]*([#;].*)?$`)
-	settingLine = regexp.MustCompile(
+	emptyLine   = lazy.Regexp(`^[ \t]*([#;].*)?$`)
+	sectionLine = lazy.Regexp(`^[ \t]*\[([A-Za-z][A-Za-z0-9-]*)([ \t]+"((?:[^"\\]|\\["\\])+)")?\][ \t]*([#;].*)?$`)
+	settingLine = lazy.Regexp(
 		`^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*(=[ \t]*((?:[^"\\#;\t]|\\["\\nt])*|"(?:[^"\\]|\\["\\nt])*")[ \t]*([#;].*)?)?$`,
 	)
 )
@@ -126,15 +127,15 @@ func readLines(text string) ([]setting, []Problem) {
 		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 			return nil, []Problem{{Line: i + 1, Reason: "the line holds control characters", Hint: plainHint}}
 		}
-		if emptyLine.MatchString(line) {
+		if emptyLine().MatchString(line) {
 			continue
 		}
-		if m := sectionLine.FindStringSubmatch(line); m != nil {
+		if m := sectionLine().FindStringSubmatch(line); m != nil {
 			section, sub = lower(m[1]), unescape(m[3])
 			out = append(out, setting{section: section, sub: sub, line: i + 1})
 			continue
 		}
-		m := settingLine.FindStringSubmatch(line)
+		m := settingLine().FindStringSubmatch(line)
 		if m == nil || section == "" {
 			return nil, []Problem{{Line: i + 1, Reason: "the line is neither a section nor a setting of plain form", Hint: plainHint}}
 		}

@@ -2,10 +2,11 @@ package gitguard
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
+
+	"agentsh/internal/lazy"
 )
 
 // check returns the reason why a value is not allowed; empty: it is allowed.
@@ -155,9 +156,9 @@ func boolean(value string, _ Location) string {
 
 // matching allows values that match an expression.
 func matching(expression, hint string) check {
-	form := regexp.MustCompile(expression)
+	form := lazy.Regexp(expression)
 	return func(value string, _ Location) string {
-		if form.MatchString(value) {
+		if form().MatchString(value) {
 			return ""
 		}
 		return hint
@@ -177,7 +178,7 @@ func text(value string, _ Location) string {
 // builtinSchemes are the transports that are built into git.
 var builtinSchemes = []string{"https", "http", "ssh", "git", "file", "ssh+git", "git+ssh"}
 
-var schemeBegin = regexp.MustCompile(`^[A-Za-z0-9+.-]*::?`)
+var schemeBegin = lazy.Regexp(`^[A-Za-z0-9+.-]*::?`)
 
 // builtinURL allows names of remotes, paths, and URLs whose transport runs no program
 // that the URL selects. See transport_get in git's transport.c.
@@ -192,7 +193,7 @@ func builtinURL(value string, _ Location) string {
 			return reason
 		}
 		rest = after
-	} else if strings.HasSuffix(schemeBegin.FindString(value), "::") {
+	} else if strings.HasSuffix(schemeBegin().FindString(value), "::") {
 		return reason // a remote helper, see gitremote-helpers(7)
 	}
 	host, _, _ := strings.Cut(rest, "/")

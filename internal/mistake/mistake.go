@@ -7,11 +7,12 @@
 package mistake
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"agentsh/internal/lazy"
 )
 
 // Finding is what is wrong with a value, and what to write instead.
@@ -62,9 +63,9 @@ func Wrapped(text string) bool {
 }
 
 var (
-	permission = regexp.MustCompile(`^[A-Z][A-Za-z]*\((.*)\)$`)
-	expression = regexp.MustCompile(`^(re|regex|regexp):|^\^|[^\\]\$$`)
-	scheme     = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*)://`)
+	permission = lazy.Regexp(`^[A-Z][A-Za-z]*\((.*)\)$`)
+	expression = lazy.Regexp(`^(re|regex|regexp):|^\^|[^\\]\$$`)
+	scheme     = lazy.Regexp(`^([A-Za-z][A-Za-z0-9+.-]*)://`)
 )
 
 // Program finds mistakes in the name of a program. line says that the rule has
@@ -73,14 +74,14 @@ func Program(text string, line bool) Finding {
 	if f := Around(text); f.Found() {
 		return f
 	}
-	if m := permission.FindStringSubmatch(text); m != nil {
+	if m := permission().FindStringSubmatch(text); m != nil {
 		words := strings.Fields(strings.TrimSuffix(strings.TrimSuffix(m[1], "*"), ":"))
 		return Finding{shown(text) + " is a permission of an agent's tool, not the name of a program", commandLine(words, line)}
 	}
 	switch {
 	case text == "":
 		return Finding{}
-	case expression.MatchString(text):
+	case expression().MatchString(text):
 		return Finding{shown(text) + " is a regular expression, and names of programs are globs", "write " + quoted(plainExpression(text))}
 	case text[0] == '-' && len(text) > 1:
 		return Finding{shown(text) + " is an option, not the name of a program", "write it in args"}
@@ -142,7 +143,7 @@ func Path(text string) Finding {
 	if f := Around(text); f.Found() {
 		return f
 	}
-	if m := scheme.FindStringSubmatch(text); m != nil {
+	if m := scheme().FindStringSubmatch(text); m != nil {
 		if rest := text[len(m[0]):]; (m[1] == "file" || m[1] == "unix") && strings.HasPrefix(rest, "/") {
 			return Finding{shown(text) + " is a URL, not a path", "write " + quoted(rest)}
 		}
@@ -162,7 +163,7 @@ func Path(text string) Finding {
 	return relative(text)
 }
 
-var bareVariable = regexp.MustCompile(`^\$([A-Za-z_][A-Za-z0-9_]*)`)
+var bareVariable = lazy.Regexp(`^\$([A-Za-z_][A-Za-z0-9_]*)`)
 
 // relative finds values that do not begin with a slash.
 func relative(text string) Finding {
@@ -173,8 +174,8 @@ func relative(text string) Finding {
 		return Finding{"~ is not expanded", "write ${HOME}" + text[1:]}
 	case text[0] == '~':
 		return Finding{"~ is not expanded", "write the directory"}
-	case bareVariable.MatchString(text):
-		return Finding{shown(text) + ": a variable has braces", "write " + quoted(bareVariable.ReplaceAllString(text, "${$1}"))}
+	case bareVariable().MatchString(text):
+		return Finding{shown(text) + ": a variable has braces", "write " + quoted(bareVariable().ReplaceAllString(text, "${$1}"))}
 	case text[0] == '!':
 		return Finding{"an entry cannot be negated with !", "write a rule for " + text[1:] + " before this one"}
 	case len(text) > 2 && text[1] == ':' && text[2] == '\\':
@@ -305,10 +306,10 @@ func shorten(text string) string {
 }
 
 // plain matches texts that YAML reads as themselves without quotation marks.
-var plain = regexp.MustCompile(`^[A-Za-z_./][A-Za-z0-9_./+-]*$`)
+var plain = lazy.Regexp(`^[A-Za-z_./][A-Za-z0-9_./+-]*$`)
 
 func quoted(text string) string {
-	if plain.MatchString(text) {
+	if plain().MatchString(text) {
 		return text
 	}
 	return strconv.Quote(text)

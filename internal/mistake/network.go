@@ -4,9 +4,10 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"agentsh/internal/lazy"
 )
 
 // services are the ports that people write by name.
@@ -15,14 +16,14 @@ var services = map[string]int{
 	"ldap": 389, "mysql": 3306, "postgres": 5432, "postgresql": 5432, "redis": 6379, "mongodb": 27017, "amqp": 5672,
 }
 
-var digits = regexp.MustCompile(`^[0-9]+$`)
+var digits = lazy.Regexp(`^[0-9]+$`)
 
 // Domain finds mistakes in a host name or a glob of host names.
 func Domain(text string) Finding {
 	if f := Around(text); f.Found() {
 		return f
 	}
-	if m := scheme.FindStringSubmatch(text); m != nil {
+	if m := scheme().FindStringSubmatch(text); m != nil {
 		return Finding{shown(text) + " is a URL, not a host name", hostHint(strings.ToLower(m[1]), text[len(m[0]):])}
 	}
 	if p, err := netip.ParsePrefix(text); err == nil {
@@ -40,9 +41,9 @@ func Domain(text string) Finding {
 		return Finding{shown(text) + " has a path, and a host name has none", hostHint("", strings.TrimPrefix(text, "//"))}
 	case hasPort(text):
 		return Finding{shown(text) + " has a port, and a host name has none", hostHint("", text)}
-	case bareVariable.MatchString(text):
-		return Finding{shown(text) + ": a variable has braces", "write " + quoted(bareVariable.ReplaceAllString(text, "${$1}"))}
-	case expression.MatchString(text):
+	case bareVariable().MatchString(text):
+		return Finding{shown(text) + ": a variable has braces", "write " + quoted(bareVariable().ReplaceAllString(text, "${$1}"))}
+	case expression().MatchString(text):
 		return Finding{shown(text) + " is a regular expression, and names of hosts are globs", "write " + quoted(plainExpression(text))}
 	case strings.HasPrefix(text, "!"):
 		return Finding{"an entry cannot be negated with !", "write a rule for " + text[1:] + " before this one"}
@@ -79,7 +80,7 @@ func hostHint(protocol, rest string) string {
 		return "write the name of a host"
 	}
 	hint := "write domains: " + listed([]string{strings.Trim(host, "[]")})
-	if digits.MatchString(port) {
+	if digits().MatchString(port) {
 		hint += " and ports: [" + port + "]"
 	}
 	if path != "" && path != "*" && path != "**" {
@@ -97,7 +98,7 @@ func Network(text string) Finding {
 		return f
 	}
 	wrong := shown(text) + " is not an address or a network"
-	if m := scheme.FindStringSubmatch(text); m != nil {
+	if m := scheme().FindStringSubmatch(text); m != nil {
 		return Finding{wrong, hostHint(strings.ToLower(m[1]), text[len(m[0]):])}
 	}
 	if list := split(text, ",; "); len(list) > 1 {
@@ -146,18 +147,18 @@ func Port(text string) Finding {
 		return Finding{wrong, "leave ports out to mean every port"}
 	case text == "0":
 		return Finding{"0 is no port", "leave ports out to mean every port"}
-	case slash && digits.MatchString(number) && (protocol == "tcp" || protocol == "udp"):
+	case slash && digits().MatchString(number) && (protocol == "tcp" || protocol == "udp"):
 		return Finding{wrong, "write ports: [" + number + "] and protocols: [" + protocol + "]"}
-	case colon && low == "" && digits.MatchString(high):
+	case colon && low == "" && digits().MatchString(high):
 		return Finding{wrong, "write " + high}
-	case colon && digits.MatchString(low) && digits.MatchString(high):
+	case colon && digits().MatchString(low) && digits().MatchString(high):
 		return Finding{wrong, `write "` + low + "-" + high + `"`}
-	case dotted && digits.MatchString(dots) && digits.MatchString(strings.TrimPrefix(until, ".")):
+	case dotted && digits().MatchString(dots) && digits().MatchString(strings.TrimPrefix(until, ".")):
 		return Finding{wrong, `write "` + dots + "-" + strings.TrimPrefix(until, ".") + `"`}
 	case len(list) > 1:
 		return Finding{wrong, "write [" + strings.Join(list, ", ") + "]"}
 	case colon:
-		if _, port, err := net.SplitHostPort(text); err == nil && digits.MatchString(port) {
+		if _, port, err := net.SplitHostPort(text); err == nil && digits().MatchString(port) {
 			return Finding{wrong, hostHint("", text)}
 		}
 	}
@@ -170,7 +171,7 @@ func Destination(text string) Finding {
 		return f
 	}
 	wrong := shown(text) + " is not HOST:PORT"
-	if m := scheme.FindStringSubmatch(text); m != nil {
+	if m := scheme().FindStringSubmatch(text); m != nil {
 		host, _, _ := strings.Cut(text[len(m[0]):], "/")
 		if _, _, err := net.SplitHostPort(host); err != nil {
 			if n := services[strings.ToLower(m[1])]; n > 0 {
@@ -228,17 +229,17 @@ func Method(text string) Finding {
 	return Finding{}
 }
 
-var query = regexp.MustCompile(`\?[A-Za-z0-9_]+=`)
+var query = lazy.Regexp(`\?[A-Za-z0-9_]+=`)
 
 // WebPath finds mistakes in a glob of the paths of URLs.
 func WebPath(text string) Finding {
 	if f := Around(text); f.Found() {
 		return f
 	}
-	if m := scheme.FindStringSubmatch(text); m != nil {
+	if m := scheme().FindStringSubmatch(text); m != nil {
 		return Finding{shown(text) + " is a URL, not its path", hostHint(strings.ToLower(m[1]), text[len(m[0]):])}
 	}
-	if at := query.FindStringIndex(text); at != nil {
+	if at := query().FindStringIndex(text); at != nil {
 		return Finding{shown(text) + " has a query, which is not part of the path", "write " + quoted(text[:at[0]])}
 	}
 	if list := splitPaths(text); len(list) > 1 {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 
+	"agentsh/internal/lazy"
+
 	"agentsh/internal/wire"
 )
 
@@ -136,9 +138,9 @@ func gitDir(tree string) string {
 }
 
 var (
-	headerForm  = regexp.MustCompile(`^\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\[^\n])*)")?[ \t]*\]`)
-	nameForm    = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9-]*)[ \t]*(=[ \t]*)?`)
-	escapedByte = regexp.MustCompile(`\\(.)`)
+	headerForm  = lazy.Regexp(`^\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\[^\n])*)")?[ \t]*\]`)
+	nameForm    = lazy.Regexp(`^([A-Za-z][A-Za-z0-9-]*)[ \t]*(=[ \t]*)?`)
+	escapedByte = lazy.Regexp(`\\(.)`)
 )
 
 // forEachSetting calls set for each setting of a configuration in git's form, up to the
@@ -155,12 +157,12 @@ func forEachSetting(text string, set func(section, sub, name, value string)) {
 			_, text, _ = strings.Cut(text, "\n")
 			continue
 		}
-		if m := headerForm.FindStringSubmatch(text); m != nil {
-			section, sub = strings.ToLower(m[1]), escapedByte.ReplaceAllString(m[2], "$1")
+		if m := headerForm().FindStringSubmatch(text); m != nil {
+			section, sub = strings.ToLower(m[1]), escapedByte().ReplaceAllString(m[2], "$1")
 			text = text[len(m[0]):]
 			continue
 		}
-		m := nameForm.FindStringSubmatch(text)
+		m := nameForm().FindStringSubmatch(text)
 		if m == nil || section == "" {
 			return
 		}

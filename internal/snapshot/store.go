@@ -7,11 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
+
+	"agentsh/internal/lazy"
 
 	"golang.org/x/sys/unix"
 
@@ -46,7 +46,7 @@ const (
 	previousName = "previous"
 )
 
-var sessionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) })
+var sessionID = lazy.Regexp(`^[A-Za-z0-9_-]{1,64}$`)
 
 // OpenStore opens a store and creates it if it is missing. It refuses a
 // directory that others can change.

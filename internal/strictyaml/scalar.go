@@ -1,7 +1,7 @@
 package strictyaml
 
 import (
-	"regexp"
+	"agentsh/internal/lazy"
 
 	"gopkg.in/yaml.v3"
 )
@@ -21,8 +21,8 @@ const (
 // See YAML 1.2.2, 10.3.2 (core schema): the words of YAML 1.1 (yes, no, on, off),
 // its octal 017, its 1_000 and its dates are text or decimal numbers.
 var (
-	coreInt   = regexp.MustCompile(`^([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$`)
-	coreFloat = regexp.MustCompile(`^([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$`)
+	coreInt   = lazy.Regexp(`^([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$`)
+	coreFloat = lazy.Regexp(`^([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$`)
 )
 
 // TypeOf returns the type of a scalar.
@@ -50,9 +50,9 @@ func TypeOf(n *Node) Type {
 		return Bool
 	}
 	switch {
-	case coreInt.MatchString(n.Value):
+	case coreInt().MatchString(n.Value):
 		return Int
-	case coreFloat.MatchString(n.Value):
+	case coreFloat().MatchString(n.Value):
 		return Float
 	}
 	return String

@@ -17,9 +17,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"agentsh/internal/lazy"
 
 	"gopkg.in/yaml.v3"
 )
@@ -196,24 +197,24 @@ func decode(data []byte) (document, second *Node, err error) {
 	return first.Content[0], nil, nil
 }
 
-var unknownAlias = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+var unknownAlias = lazy.Regexp(`^unknown anchor '(.*)' referenced$`)
 
-var libraryLine = regexp.MustCompile(`line (\d+): `)
+var libraryLine = lazy.Regexp(`line (\d+): `)
 
 // notYAML reports an error of the library, which gives a line and no column.
 func (r *Reader) notYAML(data []byte, err error) {
 	at := &Node{Line: 1, Column: 1}
-	if m := libraryLine.FindStringSubmatch(err.Error()); m != nil {
+	if m := libraryLine().FindStringSubmatch(err.Error()); m != nil {
 		at.Line, _ = strconv.Atoi(m[1]) // digits, by the expression
 	}
-	text := libraryLine.ReplaceAllString(strings.TrimPrefix(err.Error(), "yaml: "), "")
+	text := libraryLine().ReplaceAllString(strings.TrimPrefix(err.Error(), "yaml: "), "")
 	if tab := indentedByTab(data); tab != nil && (tab.Line == at.Line || tab.Line == at.Line+1) {
 		r.failText(tab, r.dialect.Texts.Tab.or(DefaultTexts.Tab), text)
 		return
 	}
 	message := r.dialect.Texts.NotYAML.or(DefaultTexts.NotYAML)
 	alias := ""
-	if m := unknownAlias.FindStringSubmatch(text); m != nil {
+	if m := unknownAlias().FindStringSubmatch(text); m != nil {
 		alias = m[1]
 	}
 	if value, near := unquoted(data, at.Line, alias); near != nil {

@@ -2,13 +2,14 @@ package strictyaml
 
 import (
 	"bytes"
-	"regexp"
 	"strings"
+
+	"agentsh/internal/lazy"
 )
 
 // item matches what may begin a value in a line, and the value without quotation
 // marks.
-var item = regexp.MustCompile(`(^\s*(?:-\s+)+|[\[{,]\s*|:\s+)` +
+var item = lazy.Regexp(`(^\s*(?:-\s+)+|[\[{,]\s*|:\s+)` +
 	`([^\s\[\]{},"'#:]*\$\{[^}\s]*\}[^\s,\]]*|[^\s\[\]{},"'#-](?:[^\s,\[\]{}:]|:[^\s,\]])*)`)
 
 // unquoted returns the value near a line that YAML does not read as text, although
@@ -29,7 +30,7 @@ func unquoted(data []byte, line int, alias string) (string, *Node) {
 		if strings.HasPrefix(strings.TrimSpace(text), "#") {
 			continue
 		}
-		for _, m := range item.FindAllStringSubmatchIndex(text, -1) {
+		for _, m := range item().FindAllStringSubmatchIndex(text, -1) {
 			value := strings.TrimSpace(text[m[4]:m[5]])
 			if alias != "" && !strings.HasPrefix(value, "*"+alias) {
 				continue

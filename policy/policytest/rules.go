@@ -80,7 +80,7 @@ func (w writtenRule) texts(keys ...string) []string {
 
 // expand replaces ${NAME} and ${NAME:-default}.
 func (w writtenRule) expand(s string) string {
-	return variable.ReplaceAllStringFunc(s, func(ref string) string {
+	return variable().ReplaceAllStringFunc(s, func(ref string) string {
 		name, fallback, _ := strings.Cut(ref[2:len(ref)-1], ":-")
 		if v := w.vars[name]; v != "" {
 			return v

@@ -6,8 +6,9 @@ package policytest
 import (
 	"maps"
 	"math"
-	"regexp"
 	"strings"
+
+	"agentsh/internal/lazy"
 
 	"agentsh/internal/gitguard"
 	"agentsh/internal/mistake"
@@ -164,11 +165,11 @@ func (r *suiteReader) raw(n *strictyaml.Node) string {
 	return s
 }
 
-var variable = regexp.MustCompile(`\$\{[^}]*\}`)
+var variable = lazy.Regexp(`\$\{[^}]*\}`)
 
 // text reads a text and replaces ${NAME}.
 func (r *suiteReader) text(n *strictyaml.Node) string {
-	return variable.ReplaceAllStringFunc(r.raw(n), func(ref string) string {
+	return variable().ReplaceAllStringFunc(r.raw(n), func(ref string) string {
 		name := ref[2 : len(ref)-1]
 		value, ok := r.suite.Vars[name]
 		if !ok {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/lazy"
+
 	"agentsh/policy"
 	"agentsh/policy/glob"
 )
@@ -256,7 +258,7 @@ func globsOverlap(x, y *glob.Glob) bool {
 }
 
 // bundle matches short options that a pattern combines in one argument.
-var bundle = regexp.MustCompile(`-[a-zA-Z]{2,4}\b`)
+var bundle = lazy.Regexp(`-[a-zA-Z]{2,4}\b`)
 
 // arguments warns about args_patterns that are known to be easy to bypass.
 func (l *linter) arguments() {
@@ -284,7 +286,7 @@ func (l *linter) arguments() {
 
 // bundles checks other spellings of bundled short options.
 func (l *linter) bundles(rule *policy.Rule, re *regexp.Regexp, source string) {
-	word := bundle.FindString(source)
+	word := bundle().FindString(source)
 	at := strings.Index(source, word)
 	if word == "" || at > 0 && source[at-1] == '-' {
 		return

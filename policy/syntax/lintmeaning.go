@@ -2,9 +2,10 @@ package syntax
 
 import (
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
+
+	"agentsh/internal/lazy"
 
 	"agentsh/policy"
 )
@@ -163,13 +164,13 @@ func (l *linter) meaning() {
 
 // twoLabels matches a pattern such as *example.com, which also matches the names
 // of strangers.
-var twoLabels = regexp.MustCompile(`^\*([A-Za-z0-9][A-Za-z0-9-]*\.[A-Za-z]+)$`)
+var twoLabels = lazy.Regexp(`^\*([A-Za-z0-9][A-Za-z0-9-]*\.[A-Za-z]+)$`)
 
 // spelling warns about values that match something else than they seem to.
 func (l *linter) spelling() {
 	for _, rule := range l.p.Rules(policy.GroupNetwork) {
 		for _, g := range rule.Network.Domains {
-			if m := twoLabels.FindStringSubmatch(g.String()); m != nil {
+			if m := twoLabels().FindStringSubmatch(g.String()); m != nil {
 				l.warn(
 					rule,
 					"wide-domain",

@@ -9,11 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
+
+	"agentsh/internal/lazy"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +44,7 @@ const (
 const startingName = ".starting-"
 
 // sessionName is a name of a session: it is also that of a directory.
-var sessionName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`) })
+var sessionName = lazy.Regexp(`^[a-z0-9][a-z0-9_-]{0,31}$`)
 
 // maxSocketPath is the longest path of a socket, in bytes. See unix(7).
 const maxSocketPath = 107

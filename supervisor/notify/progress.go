@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
+
+	"agentsh/internal/lazy"
 
 	"golang.org/x/sys/unix"
 
@@ -79,8 +80,8 @@ func (s *subject) interpreterName() string {
 // Node compiles a file as a CommonJS module. If it finds the syntax of an ES module, it
 // opens the file again as one. Options can load the file with other code.
 var (
-	moduleSyntax = regexp.MustCompile(`\b(?:import|export|await)\b`)
-	moduleNames  = regexp.MustCompile(`\.[cm]js$`)
+	moduleSyntax = lazy.Regexp(`\b(?:import|export|await)\b`)
+	moduleNames  = lazy.Regexp(`\.[cm]js$`)
 )
 
 // readOnceByNode reports whether node opens the script exactly once.
@@ -89,7 +90,7 @@ func (s *subject) readOnceByNode() bool {
 	if argv := s.finalArgv(); len(argv) < 2 || argv[1] != n.called || s.nodeOptions {
 		return false
 	}
-	return moduleNames.MatchString(n.content.Path) || n.contentOpensOnce(func(text []byte) bool { return !moduleSyntax.Match(text) })
+	return moduleNames().MatchString(n.content.Path) || n.contentOpensOnce(func(text []byte) bool { return !moduleSyntax().Match(text) })
 }
 
 // readOnceByLua reports whether lua opens the script exactly once. It opens a compiled

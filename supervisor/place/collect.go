@@ -16,7 +16,7 @@ import (
 
 // collect ends and removes the sandboxes of an owner that the owner does not use.
 func (p *places) collect(ctx context.Context, req wire.PlaceRequest) (wire.PlaceCollected, error) {
-	if !names.MatchString(req.Owner) {
+	if !names().MatchString(req.Owner) {
 		return wire.PlaceCollected{}, fmt.Errorf("owner %.100q: letters, digits and dashes only", req.Owner)
 	}
 	unlock, err := p.State.Lock()

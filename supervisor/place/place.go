@@ -19,12 +19,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"agentsh/internal/lazy"
 
 	"golang.org/x/sys/unix"
 
@@ -117,7 +118,7 @@ type places struct {
 }
 
 // names matches valid names of sandboxes and owners.
-var names = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
+var names = lazy.Regexp(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 
 // sandbox is the directory of one sandbox.
 type sandbox struct {
@@ -135,7 +136,7 @@ const (
 // make makes the directory of a sandbox, and locks its lease.
 func (p *places) make(req wire.PlaceRequest) (_ *sandbox, err error) {
 	for _, name := range []string{req.ID, req.Owner} {
-		if !names.MatchString(name) {
+		if !names().MatchString(name) {
 			return nil, fmt.Errorf("sandbox or owner %.100q: letters, digits and dashes only", name)
 		}
 	}
@@ -280,7 +281,7 @@ func (p *places) attach(s Stream, req wire.PlaceRequest) error {
 
 // find connects to the supervisor of a sandbox.
 func (p *places) find(req wire.PlaceRequest) (*follower, net.Conn, error) {
-	if names.MatchString(req.ID) {
+	if names().MatchString(req.ID) {
 		for _, b := range p.all() {
 			if b.labels.ID != req.ID || b.labels.Owner != req.Owner {
 				continue

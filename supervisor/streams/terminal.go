@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
-	"sync"
+
+	"agentsh/internal/lazy"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +17,7 @@ import (
 )
 
 // terminalTypes matches the values of TERM that a request may have.
-var terminalTypes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`) })
+var terminalTypes = lazy.Regexp(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
 
 // CheckTTY returns an error for a terminal type that is not 1 to 64 letters,
 // digits and ._+-.

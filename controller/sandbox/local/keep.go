@@ -71,7 +71,7 @@ func (b *box) Keep(ctx context.Context) (time.Time, error) {
 // FindKept finds a kept sandbox by its id.
 func FindKept(state statedir.Dir, id string) (Kept, bool) {
 	k := Kept{ID: id, dir: filepath.Join(state.Sandboxes(), id), state: state}
-	if !idPattern.MatchString(id) {
+	if !idPattern().MatchString(id) {
 		return k, false
 	}
 	var ok bool

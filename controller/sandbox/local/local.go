@@ -19,9 +19,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"time"
+
+	"agentsh/internal/lazy"
 
 	"golang.org/x/sys/unix"
 
@@ -100,11 +101,11 @@ func (d *directory) storeDir() string { return filepath.Join(d.path, "kept") }
 func (d *directory) messages() string { return filepath.Join(d.path, "supervisor.log") }
 
 // idPattern matches valid run ids.
-var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
+var idPattern = lazy.Regexp(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 
 // makeDirectory makes the directory of a sandbox and locks its lease.
 func (b *Backend) makeDirectory(runID string, info info) (_ *directory, err error) {
-	if !idPattern.MatchString(runID) {
+	if !idPattern().MatchString(runID) {
 		return nil, fmt.Errorf("run id %q: letters, digits and dashes only", runID)
 	}
 	unlock, err := b.cfg.State.Lock()
