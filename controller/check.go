@@ -10,10 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"agentsh/internal/lazy"
-
 	"agentsh/controller/harness"
 	"agentsh/controller/record"
+	"agentsh/internal/lazy"
 )
 
 // onlyRuns says for each step that [Check] does not take what it may refuse.

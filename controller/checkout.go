@@ -9,11 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"agentsh/internal/lazy"
-
 	"agentsh/controller/git"
 	"agentsh/controller/runtime"
 	"agentsh/internal/layout"
+	"agentsh/internal/lazy"
 )
 
 // checkout is the operator's repository with its clone for the sandbox.

@@ -12,13 +12,12 @@ import (
 	"slices"
 	"strings"
 
-	"agentsh/internal/lazy"
-
 	"agentsh/controller/harness"
 	"agentsh/controller/hook"
 	"agentsh/controller/runtime"
 	"agentsh/controller/scan"
 	"agentsh/internal/layout"
+	"agentsh/internal/lazy"
 )
 
 // toolAllowlist names the tools of tool_allowlist_pretool, in env.sandbox or

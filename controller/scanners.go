@@ -12,11 +12,10 @@ import (
 	"slices"
 	"strings"
 
-	"agentsh/internal/lazy"
-
 	"agentsh/controller/git"
 	"agentsh/controller/harness"
 	"agentsh/controller/scan"
+	"agentsh/internal/lazy"
 	"agentsh/internal/rootfs"
 )
 

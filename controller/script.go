@@ -13,12 +13,11 @@ import (
 	"sync"
 	"time"
 
-	"agentsh/internal/lazy"
-
 	"agentsh/controller/harness"
 	"agentsh/controller/prescript"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox/host"
+	"agentsh/internal/lazy"
 	"agentsh/internal/statedir"
 )
 

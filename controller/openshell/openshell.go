@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"agentsh/internal/lazy"
-
 	"agentsh/internal/strictyaml"
 )
 

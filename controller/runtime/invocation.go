@@ -8,9 +8,8 @@ import (
 	"path"
 	"strings"
 
-	"agentsh/internal/lazy"
-
 	"agentsh/internal/layout"
+	"agentsh/internal/lazy"
 )
 
 // maxArgument is the longest argument or variable that is made of a text, in

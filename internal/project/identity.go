@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"agentsh/internal/lazy"
-
 	"agentsh/internal/wire"
 )
 

@@ -11,11 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"agentsh/internal/lazy"
-
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/beneath"
+	"agentsh/internal/lazy"
 	"agentsh/internal/statedir"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"

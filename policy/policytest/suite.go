@@ -8,9 +8,8 @@ import (
 	"math"
 	"strings"
 
-	"agentsh/internal/lazy"
-
 	"agentsh/internal/gitguard"
+	"agentsh/internal/lazy"
 	"agentsh/internal/mistake"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"agentsh/internal/lazy"
-
 	"agentsh/policy"
 )
 

@@ -13,11 +13,10 @@ import (
 	"syscall"
 	"time"
 
-	"agentsh/internal/lazy"
-
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/lazy"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 	"agentsh/seccomp/target"

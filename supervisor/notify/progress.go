@@ -10,10 +10,9 @@ import (
 	"strings"
 	"sync"
 
-	"agentsh/internal/lazy"
-
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/lazy"
 	"agentsh/policy"
 	"agentsh/seccomp/target"
 	"agentsh/supervisor/notify/engine"

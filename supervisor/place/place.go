@@ -25,11 +25,10 @@ import (
 	"syscall"
 	"time"
 
-	"agentsh/internal/lazy"
-
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/lazy"
 	"agentsh/internal/listen"
 	"agentsh/internal/resume"
 	"agentsh/internal/statedir"

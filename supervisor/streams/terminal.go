@@ -7,10 +7,9 @@ import (
 	"io"
 	"os"
 
-	"agentsh/internal/lazy"
-
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/lazy"
 	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"

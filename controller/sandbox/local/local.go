@@ -22,12 +22,11 @@ import (
 	"runtime"
 	"time"
 
-	"agentsh/internal/lazy"
-
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/agentfile"
+	"agentsh/internal/lazy"
 	"agentsh/internal/statedir"
 )
 
