@@ -45,7 +45,7 @@ __agentsh_plan() {
 	?*,*) __agentsh=("${described: -1}" "$n" "$path"); return 0 ;;
 	,declare | ,typeset) [[ ${FUNCNAME[2]-main} == @(main|source) ]] && __agentsh=(global "$n") || __agentsh=(frame "$n"); return 0 ;;
 	,command) __agentsh=(run "$n"); return 0 ;;
-	,umask | ,ulimit) __agentsh=(own "$n"); return 0 ;;
+	,kill | ,umask | ,ulimit) __agentsh=(own "$n"); return 0 ;;
 	,exec) [[ $# -gt 1 ]] || { __agentsh=(frame "$n"); return 0; } ;;
 	,local | ,return | ,break | ,continue | ,shift) __agentsh=(frame "$n"); return 0 ;;
 	esac
@@ -76,22 +76,46 @@ __agentsh_describe() {
 		v,alias,*) alias -- "$name" ;;
 		v,file,*) type -p -- "$name" ;;
 		v,*) printf '%s\n' "$name" ;;
-		V,function,command | V,function,umask | V,function,ulimit) echo "$name is a shell builtin" ;;
+		V,function,command | V,function,kill | V,function,umask | V,function,ulimit) echo "$name is a shell builtin" ;;
 		*) type -- "$name" ;;
 		esac
 		status=0
 	done
 	return $(($# ? status : 0))
 }
-# __agentsh_fail TEXT STATUS prints an error of command with the line of its caller.
+# __agentsh_fail TEXT STATUS prints an error of command or kill with the line of its caller.
 __agentsh_fail() {
 	local i=1
-	while [[ ${FUNCNAME[i]} != command ]]; do i=$((i + 1)); done
+	while [[ ${FUNCNAME[i]} != @(command|kill) ]]; do i=$((i + 1)); done
 	echo "${BASH_SOURCE[i + 1]:-$0}: line ${BASH_LINENO[i]}: $1" >&2
 	return "$2"
 }
+kill() { { local -; set +xET; } 2>/dev/null; __agentsh_kill "$@" || return; }
 umask() { { local -; set +xET; } 2>/dev/null; __agentsh_umask "$@" || return; }
 ulimit() { { local -; set +xET; } 2>/dev/null; __agentsh_ulimit "$@" || return; }
+# __agentsh_kill runs the program kill, which does not know the jobs of this shell. A job such
+# as %1 becomes the number of its process, with set -m of its process group. Groups come
+# behind -SIGNAL and --: the kill of procps takes -TERM -17 for every process.
+__agentsh_kill() {
+	local word number signal=TERM changed='' targets=() words=("$@")
+	case ${1-} in
+	-[lL]* | --?*) __agentsh_uncovered kill kill "$@"; return ;;
+	-[sn]) signal=${2-}; shift $(($# < 2 ? $# : 2)) ;;
+	-[!-]*) signal=${1#-}; shift ;;
+	esac
+	[[ ${1-} != -- ]] || shift
+	for word; do
+		if [[ $word == %* ]]; then
+			number=$(jobs -p -- "$word" 2>/dev/null) && [[ $number ]] || { __agentsh_fail "kill: $word: no such job" 1; return; }
+			[[ $- != *m* ]] || number=-$number
+			word=$number changed=yes
+		fi
+		[[ $word != -* ]] || changed=yes
+		targets+=("$word")
+	done
+	[[ ! $changed ]] || words=("-$signal" -- "${targets[@]}")
+	__agentsh_uncovered kill kill "${words[@]}"
+}
 # __agentsh_umask keeps the bits of 022, with which a session starts.
 __agentsh_umask() {
 	{ local - old new; set +exET; } 2>/dev/null

@@ -61,7 +61,7 @@ func TestASessionWithoutAnEngine(t *testing.T) {
 	}
 	for script, want := range map[string]string{
 		"echo $INJECTED; sh -c 'echo $INJECTED'": "yes\nyes\n",
-		"type -t kill":                           "file\n", // BASH_ENV is read
+		"type -t kill":                           "function\n", // BASH_ENV is read
 		"/usr/bin/id >/dev/null && echo advice":  "advice\n",
 		"echo x >file && cat file":               "x\n",
 		"{ : <" + filepath.Dir(b.workspace) + "/audit.jsonl; } 2>/dev/null; echo $?": "1\n",

@@ -2,7 +2,9 @@ package env
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -20,7 +22,8 @@ func TestBuiltinsCannotBeReached(t *testing.T) {
 		{"enable -n echo; type -t echo", "file\n", "builtin\n"},
 		{"command enable -n echo; type -t echo", "file\n", "builtin\n"},
 		{"unset -f command; command enable -n echo; type -t echo", "file\n", "builtin\n"},
-		{"enable kill; type -t kill", "builtin\n", "file\n"},
+		{"enable kill; type -t kill", "builtin\n", "function\n"},
+		{"unset -f kill; type -t kill", "builtin\n", "file\n"},
 		{"command -v enable builtin", "enable\nbuiltin\n", ""},
 		{"PATH=/nowhere; kill -0 $$ && echo reached", "reached\n", ""},
 		{"PATH=/nowhere; command kill -0 $$ && echo reached", "reached\n", ""},
@@ -47,7 +50,7 @@ func TestBuiltinsCannotBeReached(t *testing.T) {
 	}
 }
 
-// asBuiltin are scripts in which command, umask and ulimit print, do and return
+// asBuiltin are scripts in which command, kill, umask and ulimit print, do and return
 // what the builtins do, byte for byte.
 var asBuiltin = []string{
 	`command -v ls`,
@@ -127,9 +130,18 @@ var asBuiltin = []string{
 	`set -eu; ulimit -n 64 | cat; ulimit -c 0; ulimit -c; ulimit -n x; echo not here`,
 	`set -o posix; ulimit -c 10; ulimit -c; ulimit -f 10; ulimit -f; umask 077; umask`,
 	`ulimit; ulimit -n; ulimit -a; ulimit -Hn; ulimit -Sn; ulimit -aH; ulimit -c -n`,
+	`command -v kill; command -V kill; kill -0 $$; echo $?; command kill -0 $$; echo $?`,
+	`sleep 60 & kill $! && wait $!; echo $?; sleep 60 & kill -TERM %1; wait $!; echo $?`,
+	`sleep 60 & a=$!; sleep 61 & b=$!; kill %1 %2; wait $a; echo $?; wait $b; echo $?`,
+	`sleep 60 & kill $(jobs -p); wait; (sleep 60 & kill %%; wait); x=$(sleep 60 & kill -s HUP %1; wait; echo done); echo $x`,
+	`kill %9; echo $?`,
+	`f() { kill %nosuch; }; f; echo $?`,
+	`set -euo pipefail; IFS=0; sleep 60 & kill -TERM %1; kill %nosuch; echo not here`,
+	`trap 'echo got it' USR1; kill -USR1 $$; trap 'echo bye' EXIT; kill -s TERM $BASHPID; echo not here`,
+	`kill() { echo mine "$@"; }; kill 1; declare -f kill`,
 }
 
-func TestCommandUmaskAndUlimitAnswerAsTheBuiltins(t *testing.T) {
+func TestFunctionsAnswerAsTheBuiltins(t *testing.T) {
 	testenv.Need(t, testenv.Program("bash"))
 	run := func(script, file string) string {
 		cmd := exec.Command("bash", "-c", script)
@@ -142,6 +154,57 @@ func TestCommandUmaskAndUlimitAnswerAsTheBuiltins(t *testing.T) {
 		if native, held := run(script, "/dev/null"), run(script, startup(t)); held != native {
 			t.Errorf("%s\n%s\nnatively\n%s", script, held, native)
 		}
+	}
+}
+
+// TestAJobIsKilledByItsNumber has a program kill that prints its words. Procps takes
+// -TERM -17 for every process, so groups come behind --. With set -m a
+// job has a process group of its own.
+func TestAJobIsKilledByItsNumber(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/kill", []byte("#!/bin/sh\necho \"$@\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for words, want := range map[string]string{
+		"kill %1":                            "-TERM -- A",
+		"kill -9 %1 %2":                      "-9 -- A B",
+		"command kill -s INT -- %- %+ 1":     "-INT -- A B 1",
+		`kill -n 9 %sleep\ 60 %?61`:          "-9 -- A B",
+		"kill":                               "",
+		"kill -l TERM":                       "-l TERM",
+		"kill -1 1":                          "-1 1",
+		"kill -- 17":                         "-- 17",
+		"kill -s":                            "-s",
+		"kill --table":                       "--table",
+		"kill -TERM -17 -18":                 "-TERM -- -17 -18",
+		"kill -- -17":                        "-TERM -- -17",
+		"kill -s HUP -1":                     "-HUP -- -1",
+		"set -m; kill -9 $$":                 "-9 $$",
+		"IFS=0123456789; kill %1; unset IFS": "-TERM -- A",
+	} {
+		const jobs = `sleep 60 & A=$!; sleep 61 & B=$!; trap 'exec 2>/dev/null; "$0" -9 $A $B' EXIT; `
+		out, errs := shell(t, nil, []string{"BASH_ENV=" + startup(t)}, "bash", "-c",
+			"PATH="+dir+":$PATH; "+jobs+words+"; A=A$A B=B$B; echo \"$A $B $$\"; A=${A#A} B=${B#B}", "/usr/bin/kill")
+		compareJobs(t, words, out+errs, want)
+	}
+	out, errs := shell(t, nil, []string{"BASH_ENV=" + startup(t)}, "bash", "-c",
+		"PATH="+dir+":$PATH; set -m; sleep 60 & kill -9 %1; kill -- %1; echo $!; /usr/bin/kill -9 $!", "bash")
+	if want := regexp.MustCompile(`^-9 -- -(\d+)\n-TERM -- -(\d+)\n(\d+)\n$`).FindStringSubmatch(out); want == nil || want[1] != want[3] || want[2] != want[3] {
+		t.Errorf("with set -m: %q, on stderr %q", out, errs)
+	}
+}
+
+// compareJobs compares the first line of out, in which the last line names the numbers.
+func compareJobs(t *testing.T, words, out, want string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+	numbers := strings.Fields(lines[len(lines)-1])
+	if len(lines) != 2 || len(numbers) != 3 {
+		t.Fatalf("%s: %q", words, out)
+	}
+	want = strings.NewReplacer("A", numbers[0][1:], "B", numbers[1][1:], "$$", numbers[2]).Replace(want)
+	if lines[0] != want {
+		t.Errorf("%s: kill is called with %q, want %q", words, lines[0], want)
 	}
 }
 

@@ -116,7 +116,7 @@ func checkSums(t *testing.T, w *world, r controller.Result) {
 // The policy alone refuses here: hooks would refuse earlier.
 func TestClaudeIsRefusedAndRecovers(t *testing.T) {
 	w := newWorld(t, claude(t, "security: {sandbox_hooks: {tirith: {enabled: false}, ssrf_pretool: false}}\n"), fakemodel.Turns(
-		bash("kill -9 1"),
+		bash("pkill -9 claude"),
 		bash("type -t kill; curl -sS https://evil.example/ 2>&1; curl -sS http://169.254.169.254/ 2>&1; cat /etc/shadow 2>&1"),
 		call("Read", map[string]any{"file_path": "/etc/shadow"}),
 		call("Write", map[string]any{"file_path": repoInside + "/.git/hooks/post-commit", "content": "#!/bin/sh\n"}),
@@ -128,7 +128,7 @@ func TestClaudeIsRefusedAndRecovers(t *testing.T) {
 		t.Fatalf("exit %d: %+v", code, r.Error)
 	}
 	for n, want := range []string{
-		"agentsh: denied: kill -9 1 (rule block-kill, ", "(rule block-metadata-service, ", "",
+		"agentsh: denied: pkill -9 claude (rule block-kill, ", "(rule block-metadata-service, ", "",
 		"", "created successfully",
 	} {
 		if a := w.answer(n); !strings.Contains(a.Text, want) || a.Failed != (n != 4) {

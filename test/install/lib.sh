@@ -90,7 +90,7 @@ check_bash_startup() {
 	block_kill "$root" default
 	# shellcheck disable=SC2016 # the inner shell expands it
 	local text='kill -0 $$'
-	expect 0 'file' enter "$root" agentsh exec -- bash -c 'type -t kill'
+	expect 0 'function' enter "$root" agentsh exec -- bash -c 'type -t kill'
 	expect 0 '' enter "$root" agentsh exec -- bash -c "$text"
 	expect 'not 0' 'rule block-kill' enter "$root" agentsh exec --policy /etc/agentsh/block-kill.yaml -- bash -c "$text"
 	expect 'not 0' 'rule block-kill' enter "$root" agentsh exec --policy /etc/agentsh/block-kill.yaml -- env -i /bin/bash -c "$text"
