@@ -51,6 +51,7 @@ var ranks = map[string]int{
 	"internal/snapshot":              1, // checkpoints, previous content and the store of a user
 	"internal/stdio":                 0, // the first messages of a stream, of both programs
 	"internal/resume":                0, // one connection over streams that break
+	"internal/socket":                2, // streams to places that listen, of both programs
 	"internal/agentfile":             0, // every backend starts or sends it
 	"internal/foreground":            2, // both commands run commands of a channel
 	"internal/cli":                   1, // the commands that both programs have
@@ -146,6 +147,8 @@ var owners = map[string][]string{
 	"text/template": {"cmd/agentctl", "packaging/release"},
 
 	"github.com/google/go-containerregistry": {"controller/image"},
+	"github.com/coder/websocket":             {"internal/socket"},
+	"github.com/mdlayher/vsock":              {"internal/socket"},
 	"os/exec": {
 		"supervisor/launch",
 		"controller/sandbox/local",

@@ -20,14 +20,21 @@ import (
 // chooseBackend returns the backend that the harness names, unless the operator named one.
 func chooseBackend(b sandbox.Backend, h *harness.Harness) (sandbox.Backend, error) {
 	c, is := b.(sandbox.Chooser)
-	if !is || !h.Backend.IsSet() && !h.Connect.IsSet() {
+	if !is || !h.Backend.IsSet() && !h.Connect.IsSet() && !h.ConnectKey.IsSet() {
 		return b, nil
 	}
-	chosen, err := c.Choose(h.Backend.V, h.Connect.V)
+	key := ""
+	if h.ConnectKey.IsSet() {
+		key = h.Path(h.ConnectKey)
+	}
+	chosen, err := c.Choose(h.Backend.V, h.Connect.V, key)
 	if err != nil {
 		at := h.Backend.At
-		if !h.Backend.IsSet() {
-			at = h.Connect.At
+		for _, other := range []harness.Text{h.Connect, h.ConnectKey} {
+			if !h.Backend.IsSet() && other.IsSet() {
+				at = other.At
+				break
+			}
 		}
 		return b, badConfig("see doc/remote.md", "%s: backend: %w", at, err)
 	}

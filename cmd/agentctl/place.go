@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/layout"
+	"agentsh/internal/socket"
 	"agentsh/internal/statedir"
 )
 
@@ -23,19 +25,22 @@ import (
 type placeFlags struct {
 	backend string // empty: local
 	connect string
+	key     string // file with the key of a place that listens
 	lease   time.Duration
 	look    bool // Collect asks the place in any case
 	flags   *pflag.FlagSet
 }
 
 // backends are the values of --backend.
-var backends = []string{local.Name, remote.NameExec, remote.NameSSH}
+var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket}
 
 func (f *placeFlags) add(cmd *cobra.Command) {
 	f.flags = cmd.Flags()
 	cmd.Flags().StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+strings.Join(backends, ", "))
 	cmd.Flags().StringVar(&f.connect, "connect", "",
-		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, or exec:PROGRAM ARGUMENT... that leads to a shell there")
+		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, exec:PROGRAM ARGUMENT... that leads to a shell there, "+
+			"or of a socket where 'agentsh serve --listen' answers: "+socket.Forms)
+	cmd.Flags().StringVar(&f.key, "connect-key", "", "`FILE` with the key of the place, for --backend socket")
 	cmd.Flags().DurationVar(&f.lease, "lease", remote.DefaultLease,
 		"with --connect: how long the sandbox outlives a broken stream, and agentctl")
 	complete(cmd, "backend", backends)
@@ -75,8 +80,8 @@ type choosable struct {
 }
 
 // Choose implements [sandbox.Chooser].
-func (c choosable) Choose(name, address string) (sandbox.Backend, error) {
-	of := placeFlags{backend: name, connect: address, lease: c.lease}
+func (c choosable) Choose(name, address, keyFile string) (sandbox.Backend, error) {
+	of := placeFlags{backend: name, connect: address, key: keyFile, lease: c.lease}
 	if err := of.check(c.config); err != nil {
 		return nil, err
 	}
@@ -91,10 +96,12 @@ func (f placeFlags) check(config string) error {
 	}
 	switch {
 	case name == local.Name && f.connect != "":
-		return wrong("add --backend ssh or --backend exec", "--connect: the local backend is on this machine")
+		return wrong("add --backend ssh, exec or socket", "--connect: the local backend is on this machine")
+	case name == local.Name && f.key != "":
+		return wrong("add --backend socket", "--connect-key: the local backend is on this machine")
 	case name == local.Name:
 		return nil
-	case name != remote.NameExec && name != remote.NameSSH:
+	case !slices.Contains(backends, name):
 		return wrong("this build has: "+strings.Join(backends, ", "), "unknown backend %q", name)
 	case f.lease != 0 && (f.lease < remote.ShortestLease || f.lease > remote.LongestLease):
 		return wrong("", "--lease %s: %s to %s", f.lease, remote.ShortestLease, remote.LongestLease)
@@ -115,7 +122,7 @@ func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Ba
 		}
 		return choosable{b, state, agentsh, config, f.lease}, nil
 	}
-	b, err := remote.Open(f.backend, f.connect, remote.Config{State: state, Agentsh: agentsh, Lease: f.lease, Look: f.look})
+	b, err := remote.Open(f.backend, f.connect, f.key, remote.Config{State: state, Agentsh: agentsh, Lease: f.lease, Look: f.look})
 	if err != nil {
 		return nil, &failure{code: controller.ExitConfiguration, err: errors.Join(err), hint: "see doc/remote.md"}
 	}

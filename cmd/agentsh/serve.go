@@ -32,6 +32,11 @@ With --stdio the controller is on another machine, and standard input and output
 the stream to it. The first frame on it describes the sandbox, which this command makes
 and removes: see doc/remote.md.
 
+With --listen it serves controllers on other machines that connect to an address:
+unix:PATH, tcp:HOST:PORT, vsock:PORT or ws:HOST:PORT. On a Unix socket, only processes of
+the same user and of root are served. Otherwise both sides need the same --key file, with 32
+or more random bytes in base64 and mode 0600. All bytes are encrypted with it.
+
 Without flags it is the entry point of a container whose shells share a session, see
 'agentsh shim install --session shared'. It opens that session, and ends it when it is
 asked to end.`
@@ -39,12 +44,12 @@ asked to end.`
 // newServeCommand serves a controller over descriptors that it hands down.
 func newServeCommand() *cobra.Command {
 	var stream, bootstrap, lease int
-	var config, socket, placed string
+	var config, socket, placed, listen, key string
 	var overStdio bool
 	var root imageroot.Options
 	cmd := &cobra.Command{
-		Use:     "serve [--stream-fd N --bootstrap-fd N | --socket PATH | --stdio]",
-		Example: "  agentsh serve --socket /run/agentsh/work.sock",
+		Use:     "serve [--stream-fd N --bootstrap-fd N | --socket PATH | --stdio | --listen ADDRESS]",
+		Example: "  agentsh serve --socket /run/agentsh/work.sock\n  agentsh serve --listen tcp:0.0.0.0:7000 --key /etc/agentsh/place.key",
 		Short:   "Serve a session for a controller",
 		Long:    serveText,
 		Args:    cobra.NoArgs,
@@ -64,6 +69,12 @@ func newServeCommand() *cobra.Command {
 			}
 			if overStdio {
 				return serveStdio(cmd.Context(), config)
+			}
+			if listen != "" {
+				return serveListener(cmd.Context(), listen, key, config)
+			}
+			if key != "" {
+				return failure.New(failure.Ours, errors.New("--key is for --listen"), "see 'agentsh serve --help'")
 			}
 			options := host.Options{Operator: operator, Build: version, Confine: true} // this process serves one session
 			if placed != "" {
@@ -96,6 +107,8 @@ func newServeCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "`PATH` of the socket to answer on")
 	cmd.Flags().BoolVar(&overStdio, "stdio", false, "serve a controller on another machine over standard input and output")
+	cmd.Flags().StringVar(&listen, "listen", "", "serve controllers on other machines at `ADDRESS`")
+	cmd.Flags().StringVar(&key, "key", "", "`FILE` with the key of --listen")
 	cmd.Flags().StringVar(&placed, "place", "", "`DIR` of a sandbox of serve --stdio")
 	_ = cmd.Flags().MarkHidden("place") // of this program alone; fails for an unknown flag only
 	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")
@@ -106,11 +119,11 @@ func newServeCommand() *cobra.Command {
 	cmd.Flags().StringVar(&root.Dir, "image-sandbox", "", "`DIR` of the sandbox, for the changes to the root file system")
 	cmd.MarkFlagsRequiredTogether("image-root", "image-sandbox")
 	for _, other := range []string{"image-root", "stream-fd", "bootstrap-fd"} {
-		for _, one := range []string{"socket", "stdio", "place"} {
+		for _, one := range []string{"socket", "stdio", "listen", "place"} {
 			cmd.MarkFlagsMutuallyExclusive(one, other)
 		}
 	}
-	cmd.MarkFlagsMutuallyExclusive("socket", "stdio", "place")
+	cmd.MarkFlagsMutuallyExclusive("socket", "stdio", "listen", "place")
 	return cmd
 }
 

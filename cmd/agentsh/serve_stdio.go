@@ -12,6 +12,7 @@ import (
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
+	"agentsh/internal/socket"
 	"agentsh/internal/statedir"
 	"agentsh/supervisor/place"
 )
@@ -23,19 +24,48 @@ func serveStdio(ctx context.Context, config string) error {
 	if err != nil {
 		return failure.New(failure.Ours, err, hint)
 	}
+	o, err := placeOptions(config)
+	if err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
+	return failed(place.Serve(ctx, s, o), hint)
+}
+
+// placeOptions describe this machine as a place.
+func placeOptions(config string) (o place.Options, err error) {
 	path, err := layout.FindState(os.Getenv, os.Geteuid())
 	if err != nil {
-		return failure.New(failure.Ours, err, "")
+		return o, err
 	}
-	state, err := statedir.Open(path)
-	if err == nil && config != "" {
-		config, err = filepath.Abs(config)
+	o = place.Options{Build: version, Config: config, Messages: os.Stderr}
+	if config != "" {
+		o.Config, err = filepath.Abs(config)
 	}
+	if err == nil {
+		o.State, err = statedir.Open(path)
+	}
+	return o, err
+}
+
+// serveListener serves controllers that connect to an address.
+func serveListener(ctx context.Context, address, keyFile, config string) error {
+	const hint = "see 'agentsh serve --help' and doc/remote.md"
+	o, err := placeOptions(config)
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
-	o := place.Options{State: state, Build: version, Config: config, Messages: os.Stderr}
-	return failed(place.Serve(ctx, s, o), hint)
+	var key *socket.Key
+	if keyFile != "" {
+		if key, err = socket.ReadKey(keyFile); err != nil {
+			return failure.New(failure.Ours, err, hint)
+		}
+	}
+	l, err := socket.Listen(ctx, address, key)
+	if err != nil {
+		return failure.New(failure.Ours, err, hint)
+	}
+	fmt.Fprintf(os.Stderr, "agentsh: serving controllers at %s\n", l.Addr())
+	return failed(place.ServeListener(ctx, l, o), hint)
 }
 
 // failed is the failure of an error; nil stays nil.

@@ -78,6 +78,7 @@ type Harness struct {
 	ReadonlyRepo    Value[bool]         `harness:"readonly_repo"`
 	Backend         Text                `harness:"backend"`
 	Connect         Text                `harness:"connect"`
+	ConnectKey      Text                `harness:"connect_key"`
 	Degraded        Texts               `harness:"degraded"` // mechanisms that the sandbox may run without
 	Require         Texts               `harness:"require"`  // what must be proven in it
 	Container       Container           `harness:"container"`

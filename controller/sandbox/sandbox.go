@@ -38,8 +38,9 @@ type Backend interface {
 // Chooser is a backend in whose place a harness may name another one.
 type Chooser interface {
 	Backend
-	// Choose makes the backend of a name, with the place at an address.
-	Choose(name, address string) (Backend, error)
+	// Choose makes the backend of a name, with the place at an address, which may have a
+	// key.
+	Choose(name, address, keyFile string) (Backend, error)
 }
 
 // Spec specifies a new sandbox.

@@ -89,6 +89,9 @@ type unixListener struct {
 	file string
 }
 
+// Addr is the path of the socket, which was made under another name.
+func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.file, Net: "unix"} }
+
 func (l *unixListener) Close() error {
 	err := l.Listener.Close()
 	if errors.Is(err, net.ErrClosed) {

@@ -5,7 +5,7 @@ import "time"
 // MaxPlaceRequest is the largest [PlaceRequest], in bytes.
 const MaxPlaceRequest = 4 * MaxMessage
 
-// PlaceHello is the first frame of agentsh serve --stdio.
+// PlaceHello is the first frame of agentsh serve --stdio, and of each stream of serve --listen.
 type PlaceHello struct {
 	Version Version `json:"version"`
 	Build   string  `json:"build"`
@@ -13,8 +13,8 @@ type PlaceHello struct {
 
 // Operations of [PlaceRequest].
 const (
-	PlaceServe   = "serve"   // make a sandbox; the stream of package resume follows
-	PlaceAttach  = "attach"  // connect to a sandbox; a [PlaceAttached] answers, then as with PlaceServe
+	PlaceServe   = "serve"   // make a sandbox; a [PlaceAttached] answers, then the stream of package resume follows
+	PlaceAttach  = "attach"  // connect to a sandbox; as PlaceServe
 	PlaceCollect = "collect" // remove sandboxes; a [PlaceCollected] answers
 )
 
@@ -46,9 +46,9 @@ type PlaceLabels struct {
 	LeaseSeconds int `json:"lease_seconds"`
 }
 
-// PlaceAttached answers PlaceAttach.
+// PlaceAttached answers PlaceServe and PlaceAttach.
 type PlaceAttached struct {
-	Error string `json:"error,omitempty"` // the sandbox is gone: no further stream leads to it
+	Error string `json:"error,omitempty"` // no sandbox was made; or it is gone, and no further stream leads to it
 }
 
 // PlaceCollected answers PlaceCollect.

@@ -19,6 +19,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,7 @@ import (
 	"agentsh/internal/lazy"
 	"agentsh/internal/listen"
 	"agentsh/internal/resume"
+	"agentsh/internal/socket"
 	"agentsh/internal/statedir"
 	"agentsh/internal/stdio"
 	"agentsh/internal/wire"
@@ -57,10 +59,26 @@ type Stream interface {
 // has announced itself.
 const requestWait = time.Minute
 
+// ServeListener answers the controllers that connect to a listener until ctx ends. The
+// sandboxes then go on until their leases end.
+func ServeListener(ctx context.Context, l *socket.Listener, o Options) error {
+	return l.Serve(ctx, func(ctx context.Context, c *socket.Conn) {
+		own := o
+		own.Messages = c.Messages()
+		if err := answer(ctx, c, own); err != nil {
+			_, _ = io.WriteString(own.Messages, "agentsh: "+err.Error()+"\n") // a controller that has gone reads nothing
+		}
+	})
+}
+
 // Serve answers one controller on a stream until the end of its sandbox. It closes the
 // stream.
 func Serve(ctx context.Context, s Stream, o Options) error {
 	defer s.Close()
+	return answer(ctx, s, o)
+}
+
+func answer(ctx context.Context, s Stream, o Options) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
 	if err := stdio.Write(s, wire.PlaceHello{Version: wire.Current, Build: o.Build}); err != nil {
@@ -71,22 +89,37 @@ func Serve(ctx context.Context, s Stream, o Options) error {
 		return fmt.Errorf("request of the controller: %w", err)
 	}
 	p := &places{Options: o, dir: filepath.Join(filepath.Dir(o.State.Sandboxes()), dirName)}
-	if err := os.MkdirAll(p.dir, 0o700); err != nil {
-		return fmt.Errorf("directory of sandboxes: %w", err)
+	if err := p.open(req); err != nil {
+		if req.Op == wire.PlaceCollect {
+			return err
+		}
+		return refuse(s, err)
 	}
 	switch req.Op {
 	case wire.PlaceServe:
 		return p.serve(s, req)
 	case wire.PlaceAttach:
 		return p.attach(s, req)
-	case wire.PlaceCollect:
-		done, err := p.collect(ctx, req)
-		if err != nil {
-			return err
-		}
-		return stdio.Write(s, done)
 	}
-	return fmt.Errorf("request of the controller: unknown operation %.64q: install the same release on both sides", req.Op)
+	done, err := p.collect(ctx, req)
+	if err != nil {
+		return err
+	}
+	return stdio.Write(s, done)
+}
+
+// open checks a request and makes the directory of sandboxes.
+func (p *places) open(req wire.PlaceRequest) error {
+	switch {
+	case req.Version.Major != wire.Current.Major:
+		return fmt.Errorf("request of the controller: version %d: this build speaks %d", req.Version.Major, wire.Current.Major)
+	case !slices.Contains([]string{wire.PlaceServe, wire.PlaceAttach, wire.PlaceCollect}, req.Op):
+		return fmt.Errorf("request of the controller: unknown operation %.64q: install the same release on both sides", req.Op)
+	}
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return fmt.Errorf("directory of sandboxes: %w", err)
+	}
+	return nil
 }
 
 // receive reads the request, which must arrive in time.
@@ -100,9 +133,6 @@ func receive(s Stream) (req wire.PlaceRequest, err error) {
 	}
 	if err != nil {
 		return req, err
-	}
-	if req.Version.Major != wire.Current.Major {
-		return req, fmt.Errorf("version %d: this build speaks %d", req.Version.Major, wire.Current.Major)
 	}
 	return req, s.SetReadDeadline(time.Time{})
 }
@@ -242,36 +272,42 @@ const (
 func (p *places) serve(s Stream, req wire.PlaceRequest) error {
 	b, err := p.make(req)
 	if err != nil {
-		return err
+		return refuse(s, err)
 	}
 	f, err := b.follow()
 	if err != nil {
-		return errors.Join(err, b.remove())
+		return refuse(s, errors.Join(err, b.remove()))
 	}
 	defer f.close()
 	conn, server, err := p.start(b, *req.Bootstrap, f.messages)
 	if err != nil {
-		return errors.Join(fmt.Errorf("start supervisor: %w", err), b.remove())
+		return refuse(s, errors.Join(fmt.Errorf("start supervisor: %w", err), b.remove()))
 	}
 	err = b.lease.Close() // the supervisor has it
 	b.lease = nil
+	// An error of the stream ends the copy below. The controller then attaches.
+	_ = stdio.Write(s, wire.PlaceAttached{})
 	if copyBoth(s, conn) {
 		return errors.Join(err, p.ended(f, b, server))
 	}
 	return err
 }
 
+// refuse tells the controller why there is no sandbox.
+func refuse(s Stream, err error) error {
+	return errors.Join(err, stdio.Write(s, wire.PlaceAttached{Error: err.Error()}))
+}
+
 // attach connects a further stream to a sandbox.
 func (p *places) attach(s Stream, req wire.PlaceRequest) error {
 	f, conn, err := p.find(req)
-	var answer wire.PlaceAttached
 	if err != nil {
-		answer.Error = err.Error()
-	}
-	if err := errors.Join(err, stdio.Write(s, answer)); err != nil {
-		return err
+		return refuse(s, err)
 	}
 	defer f.close()
+	if err := stdio.Write(s, wire.PlaceAttached{}); err != nil {
+		return errors.Join(err, conn.Close())
+	}
 	if copyBoth(s, conn) {
 		return p.ended(f, f.sandbox, nil)
 	}
@@ -310,12 +346,25 @@ func copyBoth(s Stream, conn io.ReadWriteCloser) (ended bool) {
 		broken.Store(err == nil || !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.EPIPE))
 		_ = conn.Close()
 	})
-	_, _ = io.Copy(s, conn) // each end tells its error itself
-	ended = !broken.Load()
+	to := &remembering{Writer: s}
+	_, _ = io.Copy(to, conn) // each end tells its error itself
+	ended = !broken.Load() && to.err == nil
 	_ = conn.Close()
 	_ = s.SetReadDeadline(time.Unix(1, 0)) // ends the copy above; the stream still gets the messages
 	copied.Wait()
 	return ended
+}
+
+// remembering is a writer that stores its error.
+type remembering struct {
+	io.Writer
+	err error
+}
+
+func (r *remembering) Write(p []byte) (int, error) {
+	n, err := r.Writer.Write(p)
+	r.err = err
+	return n, err
 }
 
 // follower has the files of a sandbox that are needed after its end.

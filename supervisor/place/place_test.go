@@ -100,6 +100,15 @@ func (s *server) send(req wire.PlaceRequest) {
 	}
 }
 
+// answered reads that the sandbox was made.
+func (s *server) answered() {
+	s.t.Helper()
+	var answer wire.PlaceAttached
+	if err := stdio.Read(s, &answer, 1<<20); err != nil || answer.Error != "" {
+		s.t.Fatalf("%+v, %v", answer, err)
+	}
+}
+
 // sandboxes are the directories of the place.
 func (s *server) sandboxes() []string {
 	s.t.Helper()
@@ -155,6 +164,7 @@ func (s *server) open(id string) *channel.Client {
 	req, cfg := request(s.t, id)
 	s.conn = resume.New(req.Bootstrap.Resume.Token, time.Minute, true)
 	s.send(req)
+	s.answered()
 	s.carry()
 	client, err := channel.NewClient(context.Background(), s.conn, cfg)
 	if err != nil {
@@ -445,6 +455,7 @@ func TestASupervisorThatRefusesSaysWhy(t *testing.T) {
 	req, _ := request(t, "run-1")
 	req.Bootstrap.Policy[0].Data = []byte("version: 1\nname: test\nrules: []\n")
 	s.send(req)
+	s.answered()
 	s.conn = resume.New(req.Bootstrap.Resume.Token, time.Minute, true)
 	s.carry()
 	if n, err := s.conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {

@@ -62,7 +62,7 @@ func (b *Backend) start(ctx context.Context, dir *local.Reserved, s sandbox.Spec
 	if x.copied.log, err = audit.NewCopy(dir.AuditLog()); err != nil {
 		return nil, err
 	}
-	first, err := b.enter(ctx, wire.PlaceRequest{Op: wire.PlaceServe, ID: s.RunID, NeedBytes: s.NeedBytes, Bootstrap: &boot})
+	first, err := b.first(ctx, wire.PlaceRequest{Op: wire.PlaceServe, ID: s.RunID, NeedBytes: s.NeedBytes, Bootstrap: &boot})
 	if err != nil {
 		return nil, errors.Join(err, x.copied.log.Close())
 	}

@@ -14,11 +14,14 @@ import (
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/channel"
+	"agentsh/internal/socket"
 )
 
-// Carrier opens streams to a place. At the other end of each stream a POSIX shell reads
-// its standard input.
+// Carrier opens streams to a place.
 type Carrier interface {
+	// Shell reports whether a POSIX shell reads its standard input at the other end.
+	// Otherwise agentsh serve --listen answers there.
+	Shell() bool
 	// Check reports what this machine lacks to open a stream.
 	Check() error
 	// Open opens a stream. ctx applies to the opening only.
@@ -44,9 +47,15 @@ const (
 	schemeSSH  = "ssh://"
 )
 
-// Parse makes the carrier that an address of --connect names.
-func Parse(address string) (Carrier, error) {
+// Parse makes the carrier that an address of --connect names. keyFile has the key of a place
+// that listens; see [socket.ReadKey].
+func Parse(address, keyFile string) (Carrier, error) {
+	if isSocket(address) {
+		return parseSocket(address, keyFile)
+	}
 	switch {
+	case keyFile != "":
+		return nil, fmt.Errorf("%q takes no key: only a place that listens has one", address)
 	case strings.HasPrefix(address, schemeExec):
 		argv := strings.Fields(address[len(schemeExec):])
 		if len(argv) == 0 {
@@ -57,7 +66,7 @@ func Parse(address string) (Carrier, error) {
 		argv, err := sshCommand(address)
 		return program{address, argv}, err
 	}
-	return nil, fmt.Errorf("%q is no place: write ssh://USER@HOST, or exec:PROGRAM [ARGUMENT]", address)
+	return nil, fmt.Errorf("%q is no place: write ssh://USER@HOST, exec:PROGRAM [ARGUMENT], %s", address, socket.Forms)
 }
 
 // sshCommand is the command line of the system's ssh program. Its configuration, agent
@@ -95,6 +104,8 @@ type program struct {
 }
 
 func (p program) String() string { return p.address }
+
+func (program) Shell() bool { return true }
 
 func (p program) Check() error {
 	_, err := exec.LookPath(p.argv[0])

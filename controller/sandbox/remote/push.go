@@ -13,7 +13,6 @@ import (
 
 	"agentsh/internal/agentfile"
 	"agentsh/internal/stdio"
-	"agentsh/internal/wire"
 )
 
 // machines are the names that uname(1) has for the architectures of agentsh.
@@ -124,6 +123,11 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
+// cut is the error of a stream that ended although the place could be used.
+type cut struct{ error }
+
+func (c cut) Unwrap() error { return c.error }
+
 // enter starts agentsh serve --stdio over a stream to a shell. It sends the program first
 // if the place lacks it.
 func enter(ctx context.Context, s deadliner, programs map[string]supervisor) error {
@@ -144,20 +148,16 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 		what, rest, _ := strings.Cut(answer, " ")
 		switch {
 		case what == "start":
-			var hello wire.PlaceHello
 			if err := limit(answerWait); err != nil {
 				return err
 			}
-			if err := stdio.Read(s, &hello, wire.MaxMessage); err != nil {
-				return errors.Join(err, ctx.Err())
-			}
-			return errors.Join(s.SetDeadline(time.Time{}), ctx.Err())
+			return readHello(ctx, s)
 		case what == "need" && !pushed && programs[rest].path != "":
 			if err := limit(pushWait); err != nil {
 				return err
 			}
 			if err := push(s, programs[rest]); err != nil {
-				return errors.Join(err, ctx.Err())
+				return cut{errors.Join(err, ctx.Err())}
 			}
 		case what == "none" && rest == "/":
 			return refusal("the shell of the place finds no uname on its PATH: install it, or set PATH there")

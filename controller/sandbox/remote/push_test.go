@@ -4,17 +4,20 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
 )
 
 // shells are shells that places have. Dash reads ahead, bash does not.
@@ -29,12 +32,16 @@ func shells(t *testing.T) map[string]string {
 func fakeProgram(t *testing.T, text string) map[string]supervisor {
 	t.Helper()
 	data := []byte("#!/bin/sh\n: " + text + strings.Repeat("x", 100_000) + `
-printf '\nagentsh-stdio-1 15\n{"build":"fake"}'
+printf '\nagentsh-stdio-1 LENGTH\nHELLO'
 read line
 echo "$line $(umask) $*"
 env
 `)
-	data = []byte(strings.Replace(string(data), "-1 15", "-1 16", 1))
+	hello, err := json.Marshal(wire.PlaceHello{Version: wire.Current, Build: "fake"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = []byte(strings.NewReplacer("LENGTH", strconv.Itoa(len(hello)), "HELLO", string(hello)).Replace(string(data)))
 	path := filepath.Join(t.TempDir(), "agentsh")
 	if err := os.WriteFile(path, data, 0o755); err != nil {
 		t.Fatal(err)
@@ -61,7 +68,7 @@ type place struct {
 // was sent to it.
 func (p place) enter(programs map[string]supervisor) (string, error) {
 	p.t.Helper()
-	c, err := Parse("exec:env -i SECRET=x PATH=" + os.Getenv("PATH") + " HOME=" + p.home + " " + p.shell)
+	c, err := Parse("exec:env -i SECRET=x PATH="+os.Getenv("PATH")+" HOME="+p.home+" "+p.shell, "")
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -232,7 +239,7 @@ func TestAPlaceThatCannotRunTheProgramSaysWhy(t *testing.T) {
 		"exec:echo no":               "the address must lead to a POSIX shell",
 		"exec:env PATH=/no " + shell: "the shell of the place finds no uname on its PATH",
 	} {
-		c, err := Parse(connect)
+		c, err := Parse(connect, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +257,7 @@ func TestAPlaceThatCannotRunTheProgramSaysWhy(t *testing.T) {
 }
 
 func TestEnteringEndsWithItsContext(t *testing.T) {
-	c, err := Parse("exec:sleep 1000")
+	c, err := Parse("exec:sleep 1000", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,10 +288,12 @@ func TestAddressesOfPlaces(t *testing.T) {
 		"ssh://host/dir":                "error: has more than",
 		"ssh://host?x=1":                "error: has more than",
 		"ssh://host:port":               "error: invalid port",
-		"tcp://host":                    "error: is no place",
+		"tcp://host":                    "error: no host and port",
+		"tcp://host:1":                  "error: needs the key of the place",
+		"ws://me:secret@host":           "error: no place for credentials",
 		"ssh://%2doProxyCommand=x@host": "error: names no user",
 	} {
-		c, err := Parse(address)
+		c, err := Parse(address, "")
 		if text, is := strings.CutPrefix(want, "error: "); is {
 			if err == nil || !strings.Contains(err.Error(), text) {
 				t.Errorf("%s: %v, want %q", address, err, text)
@@ -298,8 +307,8 @@ func TestAddressesOfPlaces(t *testing.T) {
 			t.Errorf("%s: %v, %v", address, c, err)
 		}
 	}
-	for name, address := range map[string]string{NameSSH: "exec:sh", NameExec: "ssh://host", "cloud": "exec:sh"} {
-		if _, err := Open(name, address, Config{}); err == nil {
+	for name, address := range map[string]string{NameSSH: "exec:sh", NameExec: "ssh://host", "cloud": "exec:sh", NameSocket: "exec:sh"} {
+		if _, err := Open(name, address, "", Config{}); err == nil {
 			t.Errorf("backend %s takes %s", name, address)
 		}
 	}

@@ -1,7 +1,7 @@
 // Package remote makes sandboxes at another place: a machine or a container that this
-// host reaches by a stream of bytes. A [Carrier] opens the stream. A script over it
-// makes sure that the place has the agentsh program of this host, and starts agentsh
-// serve --stdio, which makes the sandbox and ends with the stream.
+// host reaches by a stream of bytes. A [Carrier] opens the stream. At its other end
+// agentsh serve --listen answers, or a shell. A script then makes sure that the place has the
+// agentsh program of this host, and starts agentsh serve --stdio.
 //
 // This host copies the audit log while the run goes on, and the trash before the sandbox
 // ends. It stores them in a directory like that of a local sandbox.
@@ -15,11 +15,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/local"
+	"agentsh/internal/socket"
 	"agentsh/internal/statedir"
 	"agentsh/internal/stdio"
 	"agentsh/internal/wire"
@@ -27,13 +29,14 @@ import (
 
 // Names of the backends. Each takes the addresses of its own carrier.
 const (
-	NameExec = "exec"
-	NameSSH  = "ssh"
+	NameExec   = "exec"
+	NameSSH    = "ssh"
+	NameSocket = "socket"
 )
 
 // Config configures a backend.
 type Config struct {
-	Name    string // NameExec or NameSSH
+	Name    string // one of the names above
 	Carrier Carrier
 	State   statedir.Dir
 	Agentsh string // path of the supervisor's program; empty: see [agentfile.Find]
@@ -65,13 +68,15 @@ func New(cfg Config) *Backend {
 	return &Backend{cfg: cfg, here: local.New(local.Config{State: cfg.State})}
 }
 
-// Open makes the backend of a name with the place at an address.
-func Open(name, address string, cfg Config) (*Backend, error) {
-	prefix := map[string]string{NameExec: schemeExec, NameSSH: schemeSSH}[name]
-	if prefix == "" || !strings.HasPrefix(address, prefix) {
-		return nil, fmt.Errorf("backend %s takes an address that begins with %s, not %.100q", name, prefix, address)
+// Open makes the backend of a name with the place at an address. keyFile has the key of a
+// place that listens.
+func Open(name, address, keyFile string, cfg Config) (*Backend, error) {
+	schemes, known := map[string][]string{NameExec: {schemeExec}, NameSSH: {schemeSSH}, NameSocket: socket.Schemes}[name]
+	fits := func(scheme string) bool { return strings.HasPrefix(address, scheme) }
+	if !known || !slices.ContainsFunc(schemes, fits) {
+		return nil, fmt.Errorf("backend %s takes an address that begins with %s, not %.100q", name, strings.Join(schemes, ", "), address)
 	}
-	carrier, err := Parse(address)
+	carrier, err := Parse(address, keyFile)
 	cfg.Name, cfg.Carrier = name, carrier
 	return New(cfg), err
 }
@@ -81,8 +86,10 @@ func (b *Backend) Name() string { return b.cfg.Name }
 
 // Check implements [sandbox.Backend]. It does not connect to the place.
 func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
-	if _, err := findSupervisors(b.cfg.Agentsh); err != nil {
-		return fmt.Errorf("find supervisor: %w", err)
+	if b.cfg.Carrier.Shell() {
+		if _, err := findSupervisors(b.cfg.Agentsh); err != nil {
+			return fmt.Errorf("find supervisor: %w", err)
+		}
 	}
 	if s.Image != "" {
 		return errors.New("an image is a directory of this host: make it the root of the place, or use the local backend")
@@ -121,11 +128,13 @@ func (b *Backend) owner() (string, error) {
 	return o.Owner, err
 }
 
-// enter opens a stream to agentsh serve --stdio at the place, and sends a request.
+// enter opens a stream to agentsh serve at the place, and sends a request.
 func (b *Backend) enter(ctx context.Context, req wire.PlaceRequest) (_ Stream, err error) {
-	programs, err := findSupervisors(b.cfg.Agentsh)
-	if err != nil {
-		return nil, fmt.Errorf("find supervisor: %w", err)
+	var programs map[string]supervisor
+	if b.cfg.Carrier.Shell() {
+		if programs, err = findSupervisors(b.cfg.Agentsh); err != nil {
+			return nil, fmt.Errorf("find supervisor: %w", err)
+		}
 	}
 	if req.Owner, err = b.owner(); err != nil {
 		return nil, err
@@ -135,15 +144,97 @@ func (b *Backend) enter(ctx context.Context, req wire.PlaceRequest) (_ Stream, e
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", b.cfg.Carrier, err)
 	}
-	if err = enter(ctx, s, programs); err == nil {
+	if b.cfg.Carrier.Shell() {
+		err = enter(ctx, s, programs)
+	} else {
+		err = greet(ctx, s)
+	}
+	if err == nil {
 		err = send(ctx, s, req)
 	}
 	if err != nil {
-		err = explain(s, err)
-		s.Kill()
-		return nil, fmt.Errorf("%s: %w", b.cfg.Carrier, err)
+		return nil, b.failed(s, err)
 	}
 	return s, nil
+}
+
+// failed ends a stream and returns why it ended.
+func (b *Backend) failed(s Stream, err error) error {
+	var ended cut
+	why := explain(s, err)
+	s.Kill()
+	if errors.As(err, &ended) {
+		why = cut{why}
+	}
+	return fmt.Errorf("%s: %w", b.cfg.Carrier, why)
+}
+
+// request opens a stream to a sandbox, which it makes if req says so.
+func (b *Backend) request(ctx context.Context, req wire.PlaceRequest) (Stream, error) {
+	s, err := b.enter(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var answer wire.PlaceAttached
+	if err = s.SetDeadline(time.Now().Add(answerWait)); err == nil {
+		err = stdio.Read(s, &answer, maxLeft)
+	}
+	if err == nil {
+		err = errors.Join(s.SetDeadline(time.Time{}), ctx.Err())
+	}
+	if err != nil {
+		return nil, b.failed(s, cut{err})
+	}
+	if answer.Error != "" {
+		s.Kill()
+		return nil, fmt.Errorf("%s: %w", b.cfg.Carrier, refusal(answer.Error))
+	}
+	return s, nil
+}
+
+// maxRefused is how often the place may refuse to make a sandbox after a cut. An earlier
+// request may still be making the same one.
+const maxRefused = 5
+
+// first makes a sandbox and returns the first stream to it. After a stream that was cut, it
+// is unknown whether the place has the sandbox. first then tries both until the lease ends.
+func (b *Backend) first(ctx context.Context, req wire.PlaceRequest) (Stream, error) {
+	s, err := b.request(ctx, req)
+	var ended cut
+	if !errors.As(err, &ended) {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Lease)
+	defer cancel()
+	refused := 0
+	for wait := firstRetry; err != nil && refused < maxRefused; wait = min(2*wait, lastRetry) {
+		if !pause(ctx, wait) {
+			return nil, err
+		}
+		var said refusal
+		s, err = b.request(ctx, wire.PlaceRequest{Op: wire.PlaceAttach, ID: req.ID})
+		if errors.As(err, &said) {
+			s, err = b.request(ctx, req)
+		}
+		if errors.As(err, &said) {
+			refused++
+		}
+	}
+	return s, err
+}
+
+// pause waits. It returns false if ctx ended.
+func pause(ctx context.Context, wait time.Duration) bool {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // send sends the request.
@@ -154,7 +245,7 @@ func send(ctx context.Context, s deadliner, req wire.PlaceRequest) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := stdio.Write(s, req); err != nil {
-		return errors.Join(err, ctx.Err())
+		return cut{errors.Join(err, ctx.Err())}
 	}
 	return errors.Join(s.SetDeadline(time.Time{}), ctx.Err())
 }
@@ -198,43 +289,12 @@ func (b *Backend) attach(ctx context.Context, id string) (Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Lease)
 	defer cancel()
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		s, err := b.attachOnce(ctx, id)
+		s, err := b.request(ctx, wire.PlaceRequest{Op: wire.PlaceAttach, ID: id})
 		var said refusal
-		if err == nil || errors.As(err, &said) {
+		if err == nil || errors.As(err, &said) || !pause(ctx, wait) {
 			return s, err
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return nil, err
-		}
 	}
-}
-
-func (b *Backend) attachOnce(ctx context.Context, id string) (Stream, error) {
-	s, err := b.enter(ctx, wire.PlaceRequest{Op: wire.PlaceAttach, ID: id})
-	if err != nil {
-		return nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	var answer wire.PlaceAttached
-	if err = s.SetDeadline(time.Now().Add(answerWait)); err == nil {
-		err = stdio.Read(s, &answer, maxLeft)
-	}
-	if err == nil {
-		err = s.SetDeadline(time.Time{})
-	}
-	if err == nil && answer.Error != "" {
-		err = refusal(answer.Error)
-	}
-	if err != nil {
-		s.Kill()
-		return nil, err
-	}
-	return s, nil
 }
 
 // merge lists each sandbox once.

@@ -1,10 +1,19 @@
 package sandboxtest
 
 import (
+	"bufio"
+	"crypto/rand"
+	"encoding/base64"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
@@ -36,22 +45,22 @@ func TestBackends(t *testing.T) {
 	})
 	t.Run("ssh", func(t *testing.T) {
 		state, dir := open(t)
-		b, err := remote.Open(remote.NameSSH, testenv.SSHPlace(t, dir), remote.Config{State: state, Agentsh: program, Look: true})
+		b, err := remote.Open(remote.NameSSH, testenv.SSHPlace(t, dir), "", remote.Config{State: state, Agentsh: program, Look: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		Run(t, b)
 	})
-	for name, carrier := range map[string]string{
-		"exec": "exec ", "exec over streams that break": "exec timeout -s KILL 0.7 ",
+	for name, at := range map[string]string{
+		"unix": "unix:DIR/s", "tcp": "tcp:127.0.0.1:0", "ws": "ws:127.0.0.1:0", "tcp over streams that break": "tcp:127.0.0.1:0",
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run("socket "+name, func(t *testing.T) {
 			state, dir := open(t)
-			script := "#!/bin/sh\n" + carrier + "env -i HOME=" + dir + " XDG_STATE_HOME=" + dir + "/place /bin/sh\n"
-			if err := os.WriteFile(filepath.Join(dir, "carrier"), []byte(script), 0o755); err != nil {
-				t.Fatal(err)
+			address, key := listen(t, program, dir, at)
+			if strings.Contains(name, "break") {
+				address = "tcp://" + breaking(t, strings.TrimPrefix(address, "tcp://"))
 			}
-			b, err := remote.Open(remote.NameExec, "exec:"+dir+"/carrier", remote.Config{State: state, Agentsh: program, Look: true})
+			b, err := remote.Open(remote.NameSocket, address, key, remote.Config{State: state, Look: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,4 +70,100 @@ func TestBackends(t *testing.T) {
 			}
 		})
 	}
+	for name, carrier := range map[string]string{
+		"exec": "exec ", "exec over streams that break": "exec timeout -s KILL 0.7 ",
+	} {
+		t.Run(name, func(t *testing.T) {
+			state, dir := open(t)
+			script := "#!/bin/sh\n" + carrier + "env -i HOME=" + dir + " XDG_STATE_HOME=" + dir + "/place /bin/sh\n"
+			if err := os.WriteFile(filepath.Join(dir, "carrier"), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			b, err := remote.Open(remote.NameExec, "exec:"+dir+"/carrier", "", remote.Config{State: state, Agentsh: program, Look: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			Run(t, b)
+			if left, _ := filepath.Glob(dir + "/place/agentsh/remote/*"); len(left) != 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
+// listen starts a place that listens at an address, and returns the address for controllers
+// and the file of its key.
+func listen(t *testing.T, program, dir, at string) (address, key string) {
+	t.Helper()
+	key = filepath.Join(dir, "key")
+	secret := base64.StdEncoding.EncodeToString([]byte(rand.Text() + rand.Text()))
+	if err := os.WriteFile(key, []byte(secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "serve", "--listen", strings.Replace(at, "DIR", dir, 1), "--key", key)
+	cmd.Env = []string{"HOME=" + dir, "XDG_STATE_HOME=" + dir + "/place"}
+	messages, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(messages)
+	if !lines.Scan() {
+		t.Fatalf("it does not listen: %v", cmd.Wait())
+	}
+	_, where, _ := strings.Cut(lines.Text(), "serving controllers at ")
+	t.Cleanup(func() {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		for lines.Scan() {
+			t.Errorf("the place says: %s", lines.Text())
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the place: %v", err)
+		}
+	})
+	scheme, _, _ := strings.Cut(at, ":")
+	return scheme + "://" + where, key
+}
+
+// breaking passes connections on, and breaks each after 0.7 seconds.
+func breaking(t *testing.T, to string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	pass := func(near net.Conn) {
+		defer near.Close()
+		far, err := net.Dial("tcp", to)
+		if err != nil {
+			return // the place has ended
+		}
+		defer far.Close()
+		cut := time.AfterFunc(700*time.Millisecond, func() { _, _ = near.Close(), far.Close() })
+		defer cut.Stop()
+		all.Go(func() {
+			_, _ = io.Copy(far, near)
+			_ = far.Close()
+		})
+		_, _ = io.Copy(near, far)
+	}
+	all.Go(func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { pass(near) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+	return l.Addr().String()
 }

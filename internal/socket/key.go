@@ -1,0 +1,129 @@
+package socket
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// Key is a secret that both ends of a stream have. Each end has a key pair that is
+// derived from it, and accepts only the public key of the other end. Streams are TLS 1.3.
+type Key struct {
+	place, controller ed25519.PrivateKey
+}
+
+const (
+	minKey     = 32 // bytes of a secret
+	maxKeyFile = 4 << 10
+)
+
+const makeKey = "make one with: (umask 077; head -c 32 /dev/urandom | base64 >FILE)"
+
+// ReadKey reads a key from a file: at least 32 random bytes in base64. Only its owner,
+// this user or root, may have access to the file.
+func ReadKey(name string) (*Key, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would block
+	if err != nil {
+		return nil, fmt.Errorf("key: %w: %s", err, makeKey)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("key: %w", err)
+	}
+	owner, known := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("key: %s is not a regular file", name)
+	case known && owner.Uid != 0 && int(owner.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("key: %s belongs to user %d: it must belong to the user of this program, or to root", name, owner.Uid)
+	case info.Mode().Perm()&0o077 != 0:
+		return nil, fmt.Errorf("key: %s has mode %04o, so others can read it: chmod 600 %s", name, info.Mode().Perm(), name)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	if err != nil {
+		return nil, fmt.Errorf("key: %w", err)
+	}
+	secret, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(data)))
+	if err != nil || len(secret) < minKey {
+		return nil, fmt.Errorf("key: %s does not have %d bytes in base64: %s", name, minKey, makeKey)
+	}
+	return newKey(secret)
+}
+
+func newKey(secret []byte) (*Key, error) {
+	k := &Key{}
+	for use, pair := range map[string]*ed25519.PrivateKey{"agentsh place": &k.place, "agentsh controller": &k.controller} {
+		seed, err := hkdf.Key(sha256.New, secret, nil, use, ed25519.SeedSize)
+		if err != nil {
+			return nil, fmt.Errorf("key: %w", err)
+		}
+		*pair = ed25519.NewKeyFromSeed(seed)
+	}
+	return k, nil
+}
+
+// server authenticates the controller at the other end of a stream.
+func (k *Key) server(ctx context.Context, conn net.Conn) (net.Conn, error) {
+	return handshake(ctx, conn, k.place, k.controller, tls.Server)
+}
+
+// client authenticates the place at the other end of a stream.
+func (k *Key) client(ctx context.Context, conn net.Conn) (net.Conn, error) {
+	return handshake(ctx, conn, k.controller, k.place, tls.Client)
+}
+
+// errPeer is the error of a peer that has another key.
+var errPeer = errors.New("the other end has another key")
+
+func handshake(
+	ctx context.Context, conn net.Conn, own, peer ed25519.PrivateKey, role func(net.Conn, *tls.Config) *tls.Conn,
+) (net.Conn, error) {
+	now := time.Now()
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, own.Public(), own)
+	if err != nil {
+		return nil, err
+	}
+	want := peer.Public().(ed25519.PublicKey)
+	c := role(conn, &tls.Config{
+		Certificates:           []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: own}},
+		MinVersion:             tls.VersionTLS13,
+		ClientAuth:             tls.RequireAnyClientCert,
+		InsecureSkipVerify:     true, //nolint:gosec // the public key is compared instead of names and dates
+		SessionTicketsDisabled: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) == 0 || !want.Equal(s.PeerCertificates[0].PublicKey) {
+				return errPeer
+			}
+			return nil
+		},
+	})
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, explain(err)
+	}
+	return c, nil
+}
+
+// explain replaces the alert of a peer that refused the key of this end.
+func explain(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "remote error" {
+		return fmt.Errorf("%w (%w)", errPeer, op.Err)
+	}
+	return err
+}
