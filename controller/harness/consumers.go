@@ -28,6 +28,7 @@ var Consumers = map[string]string{
 	"readonly_repo":                   "create sandbox",
 	"backend":                         "create sandbox",
 	"connect":                         "create sandbox",
+	"connect_key":                     "create sandbox",
 	"degraded":                        "create sandbox",
 	"require":                         "create sandbox",
 	"plugins.path":                    "bootstrap",

@@ -136,7 +136,7 @@ func (l *Listener) ready(conn net.Conn, authenticated bool) bool {
 }
 
 func (l *Listener) serve(ctx context.Context, conn net.Conn, handle func(context.Context, *Conn)) {
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // it may be closed
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	secured, err := l.authenticate(ctx, conn)
@@ -149,7 +149,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, handle func(context
 		l.mu.Unlock()
 	}()
 	c := newConn(secured, nil)
-	defer c.Close()
+	defer func() { _ = c.Close() }() // it may be closed
 	handle(ctx, c)
 	_ = c.End(endWait) // the peer may have gone
 }

@@ -494,6 +494,24 @@ func (l *late) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
+// deaf is a stream of a controller that takes no bytes, and whose end nobody has read yet.
+type deaf struct{ net.Conn }
+
+func (deaf) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+func TestAStreamThatTakesNoBytesIsNotTheEndOfTheSupervisor(t *testing.T) {
+	controller, stream := net.Pipe()
+	defer controller.Close()
+	near, supervisor := net.Pipe()
+	go func() { _, _ = supervisor.Write([]byte("x")) }()
+	if copyBoth(deaf{stream}, near) {
+		t.Error("the supervisor is said to have ended")
+	}
+	if n, err := supervisor.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("its connection: %d, %v", n, err)
+	}
+}
+
 func TestARequestHasADeadline(t *testing.T) {
 	before := time.Now()
 	l := &late{Writer: io.Discard}

@@ -181,22 +181,22 @@ func (b *Backend) request(ctx context.Context, req wire.PlaceRequest) (Stream, e
 	if err = s.SetDeadline(time.Now().Add(answerWait)); err == nil {
 		err = stdio.Read(s, &answer, maxLeft)
 	}
+	if err == nil && answer.Error != "" {
+		s.Kill()
+		return nil, fmt.Errorf("%s: %w", b.cfg.Carrier, refusal(answer.Error))
+	}
 	if err == nil {
 		err = errors.Join(s.SetDeadline(time.Time{}), ctx.Err())
 	}
 	if err != nil {
 		return nil, b.failed(s, cut{err})
 	}
-	if answer.Error != "" {
-		s.Kill()
-		return nil, fmt.Errorf("%s: %w", b.cfg.Carrier, refusal(answer.Error))
-	}
 	return s, nil
 }
 
 // maxRefused is how often the place may refuse to make a sandbox after a cut. An earlier
 // request may still be making the same one.
-const maxRefused = 5
+const maxRefused = 3
 
 // first makes a sandbox and returns the first stream to it. After a stream that was cut, it
 // is unknown whether the place has the sandbox. first then tries both until the lease ends.
@@ -247,7 +247,10 @@ func send(ctx context.Context, s deadliner, req wire.PlaceRequest) error {
 	if err := stdio.Write(s, req); err != nil {
 		return cut{errors.Join(err, ctx.Err())}
 	}
-	return errors.Join(s.SetDeadline(time.Time{}), ctx.Err())
+	if err := errors.Join(s.SetDeadline(time.Time{}), ctx.Err()); err != nil {
+		return cut{err}
+	}
+	return nil
 }
 
 // Create implements [sandbox.Backend].
