@@ -106,6 +106,13 @@ func (c *Conn) Fail(err error) {
 	c.changed.Broadcast()
 }
 
+// Silent reports that no byte has arrived since the beginning of the connection.
+func (c *Conn) Silent() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.got == 0
+}
+
 // Carry uses a stream until it ends. It returns true if the connection is over: it was
 // closed by both ends, or has failed. The caller closes the stream. An earlier stream is
 // no longer used.

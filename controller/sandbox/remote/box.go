@@ -62,14 +62,15 @@ func (b *Backend) start(ctx context.Context, dir *local.Reserved, s sandbox.Spec
 	if x.copied.log, err = audit.NewCopy(dir.AuditLog()); err != nil {
 		return nil, err
 	}
-	first, err := b.first(ctx, wire.PlaceRequest{Op: wire.PlaceServe, ID: s.RunID, NeedBytes: s.NeedBytes, Bootstrap: &boot})
+	req := wire.PlaceRequest{Op: wire.PlaceServe, ID: s.RunID, NeedBytes: s.NeedBytes, Bootstrap: &boot}
+	first, err := b.first(ctx, req)
 	if err != nil {
 		return nil, errors.Join(err, x.copied.log.Close())
 	}
 	x.conn = resume.New(boot.Resume.Token, b.cfg.Lease, true)
 	carrying, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	x.cancel = cancel
-	go x.carry(carrying, b, first)
+	go x.carry(carrying, b, req, first)
 	return x, nil
 }
 
@@ -80,11 +81,11 @@ const (
 
 // carry uses streams, one after the other, until the connection is over. Every box has one
 // such goroutine, which ends with the connection or with x.cancel.
-func (x *box) carry(ctx context.Context, b *Backend, s Stream) {
+func (x *box) carry(ctx context.Context, b *Backend, req wire.PlaceRequest, s Stream) {
 	defer close(x.gone)
 	defer x.cancel()
 	x.cause = sandbox.ErrGone
-	for {
+	for tries := 0; ; {
 		over := x.conn.Carry(s)
 		wait := cutWait
 		if over {
@@ -94,7 +95,13 @@ func (x *box) carry(ctx context.Context, b *Backend, s Stream) {
 		why := s.Cause()
 		if !over {
 			var err error
-			if s, err = b.attach(ctx, x.id); err == nil {
+			s, err = b.attach(ctx, x.id)
+			// A supervisor that ended before its first byte did nothing. Why it ended was lost
+			// with the stream: the next one says it.
+			if tries++; err != nil && tries <= maxRefused && x.conn.Silent() && errors.As(err, new(refusal)) {
+				s, err = b.first(ctx, req)
+			}
+			if err == nil {
 				continue
 			}
 			if why == nil {
