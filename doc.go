@@ -111,6 +111,14 @@
 //     record, and controller/report makes a page of them. Operators connect to a
 //     sandbox through its controller (controller/attach).
 //
+// # A tool of an agent outside
+//
+//  1. cmd/agentsh newMCPCommand opens a session and executes agentctl, which inherits a
+//     stream to it. The session ends when agentctl does (host.Described.Owner).
+//  2. tools.Toolbox.Serve reads a call. Each tool is a command in the sandbox, by
+//     sandbox.Executor, and so the first walk.
+//  3. The refusals of the command come from the audit log, and stand in the result.
+//
 // # An environment value
 //
 // A value of env.sandbox takes eight forms from the harness to the child. Four

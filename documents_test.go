@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxDecisions     = 45
+	maxDecisions     = 50
 	maxDecisionLines = 90
 	decisionDir      = "doc/decisions"
 )

@@ -77,6 +77,7 @@ var ranks = map[string]int{
 	"controller/record":              3,
 	"controller/attach":              3, // finds sandboxes in the records
 	"controller/provider":            2,
+	"controller/tools":               3, // tools of a sandbox, for agents outside; knows no run
 	"controller/bootstrap":           3, // sends the files of a commit
 	"controller/extract":             2,
 	"controller/runtime":             2,
@@ -149,6 +150,8 @@ var owners = map[string][]string{
 	"github.com/google/go-containerregistry": {"controller/image"},
 	"github.com/coder/websocket":             {"internal/socket"},
 	"github.com/mdlayher/vsock":              {"internal/socket"},
+	// It would make agentsh larger than it may be: doc/decisions/0048.
+	"github.com/modelcontextprotocol/go-sdk": {"controller/tools"},
 	"os/exec": {
 		"supervisor/launch",
 		"controller/sandbox/local",
@@ -258,7 +261,8 @@ var callers = map[string][]string{
 	"syscall.Exec": {
 		"supervisor/imageroot/imageroot.go",
 		"internal/shim/packager.go",
-	}, // the supervisor itself, after it has entered an image; a shell for the script of a package, outside of sessions
+		"cmd/agentsh/mcp.go",
+	}, // the supervisor itself, after it has entered an image; a shell for the script of a package, outside of sessions; agentctl
 }
 
 func TestEachVerbHasOneEntryPoint(t *testing.T) {

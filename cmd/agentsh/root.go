@@ -43,6 +43,7 @@ func newRoot() *cobra.Command {
 		newExecCommand(),
 		newShellCommand(),
 		newSessionCommand(),
+		newMCPCommand(),
 		newServeCommand(),
 		projectcmd.NewInit(),
 		projectcmd.NewTrust(),

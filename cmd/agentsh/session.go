@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -44,7 +45,7 @@ func newSessionCreateCommand() *cobra.Command {
 		Example: "  agentsh session create --policy examples/policies/demo.yaml --name work\n  agentsh exec --session work -- git status",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			one, err := o.create(cmd.Context(), orDefault(name, "s"+strings.ToLower(rand.Text()[:8])))
+			one, err := o.create(cmd.Context(), orDefault(name, randomName("s")), nil)
 			if err != nil {
 				return err
 			}
@@ -58,8 +59,11 @@ func newSessionCreateCommand() *cobra.Command {
 	return cmd
 }
 
-// create starts the session that the flags describe.
-func (o *execOptions) create(ctx context.Context, name string) (host.Running, error) {
+// randomName is the name of a session that nobody named.
+func randomName(prefix string) string { return prefix + strings.ToLower(rand.Text()[:8]) }
+
+// create starts the session that the flags describe. It ends with its owner; nil: it has none.
+func (o *execOptions) create(ctx context.Context, name string, owner *os.File) (host.Running, error) {
 	var none host.Running
 	if o.timeout < 0 || o.timeout%time.Second != 0 {
 		return none, failure.Usagef("--timeout %s: whole seconds", o.timeout)
@@ -83,7 +87,7 @@ func (o *execOptions) create(ctx context.Context, name string) (host.Running, er
 	if err != nil {
 		return none, failure.New(failure.Ours, err, "")
 	}
-	one, err := registry.Create(ctx, name, config, boot)
+	one, err := registry.Create(ctx, name, host.Described{Config: config, Boot: boot, Owner: owner})
 	if err != nil {
 		return none, failure.New(failure.Ours, err, "")
 	}

@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/internal/paths"
 	"agentsh/internal/snapshot"
+	"agentsh/supervisor/host"
 )
 
 // stateDir is the state directory of the caller.
@@ -70,4 +74,68 @@ func storedSessions() ([]*snapshot.Session, error) {
 		return nil, err
 	}
 	return store.Sessions()
+}
+
+// logFile is the audit log a command line means: the one it names, else the
+// configuration's, else the newest in the state directory.
+func logFile(args []string) (string, error) {
+	if len(args) > 0 {
+		return args[0], nil
+	}
+	operator, err := host.ReadConfig(layout.Config, true)
+	if err != nil {
+		return "", failure.New(failure.Ours, err, "")
+	}
+	if operator.Audit != "" {
+		return operator.Audit, nil
+	}
+	state, err := stateDir()
+	if err != nil {
+		return "", err
+	}
+	path, err := newestLog(state.AuditLogs())
+	if err != nil {
+		return "", failure.New(failure.Ours, err, "name the log: FILE")
+	}
+	return path, nil
+}
+
+// newestLog is the log in dir that was written to last.
+func newestLog(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	var newest string
+	var when time.Time
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".jsonl") || !e.Type().IsRegular() {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if newest == "" || info.ModTime().After(when) {
+			newest, when = filepath.Join(dir, e.Name()), info.ModTime()
+		}
+	}
+	if newest == "" {
+		return "", fmt.Errorf("no audit log in %s", dir)
+	}
+	return newest, nil
+}
+
+// keyFile is the key of the anchor of a log: the one beside it where there is
+// one, as a served session has it, else the one in the state directory.
+func keyFile(log string) (string, error) {
+	beside := log + ".key"
+	if _, err := os.Lstat(beside); err == nil {
+		return beside, nil
+	}
+	state, err := stateDir()
+	return state.AuditKey(), err
 }

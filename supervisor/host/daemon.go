@@ -26,6 +26,7 @@ const (
 	donatedBoot  = "bootstrap" // describes the session
 	donatedReady = "ready"     // gets one zero byte when the session is ready, else the reason why not
 	donatedLock  = "lock"      // locked until the process ends
+	donatedOwner = "owner"     // ends when the session shall end; without it the session goes on
 )
 
 // maxReason is the longest reason for a failed start that is passed on, in bytes.
@@ -33,8 +34,8 @@ const maxReason = 64 << 10
 
 // startDaemon starts the supervisor of a reserved session and waits until the
 // session is ready.
-func startDaemon(ctx context.Context, v *reservation, config string, boot wire.Bootstrap) error {
-	data, err := json.Marshal(boot)
+func startDaemon(ctx context.Context, v *reservation, d Described) error {
+	data, err := json.Marshal(d.Boot)
 	if err != nil {
 		return err
 	}
@@ -54,11 +55,14 @@ func startDaemon(ctx context.Context, v *reservation, config string, boot wire.B
 	}
 	defer result.Close()
 	argv := []string{"agentsh", "serve", "--socket", filepath.Join(v.dir, registrySocket)}
-	if config != "" {
-		argv = append(argv, "--config", config)
+	if d.Config != "" {
+		argv = append(argv, "--config", d.Config)
 	}
-	server, err := launch.StartDetached(v.program, argv, output, []launch.Donation{
-		{Name: donatedBoot, File: description}, {Name: donatedReady, File: tell}, {Name: donatedLock, File: v.lock}})
+	files := []launch.Donation{{Name: donatedBoot, File: description}, {Name: donatedReady, File: tell}, {Name: donatedLock, File: v.lock}}
+	if d.Owner != nil {
+		files = append(files, launch.Donation{Name: donatedOwner, File: d.Owner})
+	}
+	server, err := launch.StartDetached(v.program, argv, output, files)
 	tell.Close()
 	if err != nil {
 		return err
@@ -107,6 +111,7 @@ type daemon struct {
 	socket string
 	ready  *os.File
 	lock   *os.File
+	owner  *os.File // nil: the session has none
 	server channel.ServerConfig
 }
 
@@ -130,7 +135,7 @@ func (d *daemon) receive() error {
 		return err
 	}
 	description := files[donatedBoot]
-	d.ready, d.lock = files[donatedReady], files[donatedLock]
+	d.ready, d.lock, d.owner = files[donatedReady], files[donatedLock], files[donatedOwner]
 	if description == nil || d.ready == nil || d.lock == nil {
 		return errors.New("a descriptor is missing")
 	}
@@ -180,6 +185,13 @@ func (d *daemon) answer(ctx context.Context) error {
 	}
 	ctx, ended := d.limited(ctx)
 	defer ended()
+	if d.owner != nil {
+		defer d.owner.Close()
+		go func() { // ends with the owner, or when its file is closed
+			_, _ = io.Copy(io.Discard, d.owner)
+			ended()
+		}()
+	}
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var connections sync.WaitGroup
@@ -293,9 +305,7 @@ func (d *daemon) connection(ctx context.Context, conn net.Conn) {
 		_ = conn.Close()
 		return
 	}
-	server := d.server
-	server.Handler = drained{d.handler}
-	if err := channel.NewServer(conn, server).Serve(ctx); err != nil && ctx.Err() == nil {
+	if err := channel.NewServer(conn, d.server).Serve(ctx); err != nil && ctx.Err() == nil {
 		d.session.Config().Log.Warn("connection ended", "reason", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -241,34 +242,54 @@ func readRecord(file string, into any) error {
 
 // Attach connects to a running session. The caller closes the client.
 func (r *Registry) Attach(ctx context.Context, name, build string) (*channel.Client, Running, error) {
-	one, err := r.Find(name)
+	e, err := r.Dial(ctx, name)
 	if err != nil {
-		return nil, one, err
+		return nil, e.Running, err
 	}
-	var keys sessionKeys
-	if err := readRecord(filepath.Join(r.dir, name, registryKeys), &keys); err != nil {
-		return nil, one, fmt.Errorf("session %s: %w", name, err)
-	}
-	conn, err := channel.Dial(ctx, "unix://"+filepath.Join(r.dir, name, registrySocket))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-		return nil, one, fmt.Errorf("session %s is ending: %w", name, ErrNoSession)
-	}
-	if err != nil {
-		return nil, one, fmt.Errorf("session %s: %w", name, err)
-	}
-	client, err := channel.NewClient(ctx, conn, channel.ClientConfig{
-		Key: keys.Key, HostKey: keys.HostKey, Build: build, Server: one.Session,
-	})
+	e.Client.Build = build
+	client, err := channel.NewClient(ctx, e.Stream, e.Client)
+	one := e.Running
 	if err != nil {
 		return nil, one, fmt.Errorf("session %s: %w", name, err)
 	}
 	return client, one, nil
 }
 
+// Endpoint is a stream to a running session, with what a client of it needs.
+type Endpoint struct {
+	Stream  net.Conn
+	Client  channel.ClientConfig
+	Running Running
+}
+
+// Dial opens a stream to a running session. The caller closes it.
+func (r *Registry) Dial(ctx context.Context, name string) (Endpoint, error) {
+	var e Endpoint
+	var err error
+	if e.Running, err = r.Find(name); err != nil {
+		return e, err
+	}
+	var keys sessionKeys
+	if err := readRecord(filepath.Join(r.dir, name, registryKeys), &keys); err != nil {
+		return e, fmt.Errorf("session %s: %w", name, err)
+	}
+	e.Stream, err = channel.Dial(ctx, "unix://"+filepath.Join(r.dir, name, registrySocket))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return e, fmt.Errorf("session %s is ending: %w", name, ErrNoSession)
+	}
+	if err != nil {
+		return e, fmt.Errorf("session %s: %w", name, err)
+	}
+	e.Client = channel.ClientConfig{Key: keys.Key, HostKey: keys.HostKey, Server: e.Running.Session}
+	return e, nil
+}
+
 // Described is a session that is asked for.
 type Described struct {
 	Config string // the operator's configuration file; empty: the default
 	Boot   wire.Bootstrap
+	// Owner is a pipe: the session ends when its other end is closed. nil: it has no owner.
+	Owner *os.File
 }
 
 // Join connects to the session of a name. Where there is none it makes the one that
@@ -294,7 +315,7 @@ func (r *Registry) Join(ctx context.Context, name, build string, describe func()
 	if err != nil {
 		return nil, one, err
 	}
-	if _, err := r.create(ctx, name, d.Config, d.Boot); err != nil {
+	if _, err := r.create(ctx, name, d); err != nil {
 		return nil, one, err
 	}
 	return r.Attach(ctx, name, build)
@@ -391,19 +412,18 @@ func awaitLock(ctx context.Context, name string, flags int) (*os.File, error) {
 }
 
 // Create starts a session with a supervisor of its own, which outlives this
-// process, and returns when it is ready. boot describes the session; its keys
-// are made here. config is the operator's configuration file; empty: the default.
-func (r *Registry) Create(ctx context.Context, name, config string, boot wire.Bootstrap) (Running, error) {
+// process, and returns when it is ready. Its keys are made here.
+func (r *Registry) Create(ctx context.Context, name string, d Described) (Running, error) {
 	making, err := r.making(ctx, name)
 	if err != nil {
 		return Running{}, err
 	}
 	defer making.Close()
-	return r.create(ctx, name, config, boot)
+	return r.create(ctx, name, d)
 }
 
-func (r *Registry) create(ctx context.Context, name, config string, boot wire.Bootstrap) (Running, error) {
-	keys, err := makeKeys(&boot)
+func (r *Registry) create(ctx context.Context, name string, d Described) (Running, error) {
+	keys, err := makeKeys(&d.Boot)
 	if err != nil {
 		return Running{}, err
 	}
@@ -411,7 +431,7 @@ func (r *Registry) create(ctx context.Context, name, config string, boot wire.Bo
 	if err != nil {
 		return Running{}, err
 	}
-	if err := startDaemon(ctx, v, config, boot); err != nil {
+	if err := startDaemon(ctx, v, d); err != nil {
 		return Running{}, fmt.Errorf("session %s: %w", name, errors.Join(err, v.cancel()))
 	}
 	one, err := r.Find(name)

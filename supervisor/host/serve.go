@@ -194,7 +194,8 @@ func (h *handler) server() channel.ServerConfig {
 	}
 	return channel.ServerConfig{
 		Keepalive: alive,
-		HostKey:   h.boot.HostKey, AuthorizedKey: h.boot.AuthorizedKey, Handler: h, Operator: operation{h.session, h.boot.Vars, h.ending},
+		HostKey:   h.boot.HostKey, AuthorizedKey: h.boot.AuthorizedKey,
+		Handler: drained{h}, Operator: operation{h.session, h.boot.Vars, h.ending},
 		Hello: wire.Hello{
 			Version: wire.Current, Build: h.build, BootID: bootID(), Instance: h.session.ID(),
 			PolicyDigest: h.session.Config().Policy.Digest(), Capabilities: proven(h.session),

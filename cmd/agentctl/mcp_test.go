@@ -1,0 +1,336 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"agentsh/internal/testenv"
+)
+
+// toolbox is a client of 'agentsh mcp' with a workspace of its own.
+type toolbox struct {
+	t       testing.TB
+	dir     string // the workspace
+	run     string // XDG_RUNTIME_DIR
+	session *mcp.ClientSession
+	cmd     *exec.Cmd
+	stderr  *bytes.Buffer
+}
+
+const toolsPolicy = `version: 1
+name: tools
+file_rules:
+  - {name: no-secrets, paths: ["${PROJECT_ROOT}/secret/**"], operations: ["*"], decision: deny, message: keys stay here}
+  - {name: work, paths: ["${PROJECT_ROOT}", "${PROJECT_ROOT}/**", "/tmp", "/tmp/**"], operations: ["*"], decision: allow}
+  - {name: programs, paths: ["/usr/**", "/bin/**", "/lib/**", "/lib64/**"], operations: [read, list, stat, execute], decision: allow}
+  - {name: machine, paths: ["/", "/etc", "/etc/**", "/proc", "/proc/**"], operations: [read, list, stat], decision: allow}
+  - {name: devices, paths: ["/dev", "/dev/**"], operations: [read, write, list, stat], decision: allow}
+command_rules:
+  - {name: no-curl, commands: [curl], decision: deny, message: no downloads}
+  - {name: all, commands: ["*"], decision: allow}
+`
+
+// openTools starts 'agentsh mcp' and connects to it.
+func openTools(t testing.TB, opts *mcp.ClientOptions, flags ...string) *toolbox {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	bin, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := t.TempDir()
+	b := &toolbox{t: t, dir: filepath.Join(base, "work"), run: filepath.Join(base, "run"), stderr: &bytes.Buffer{}}
+	for dir := base; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{b.dir, filepath.Join(b.dir, "secret"), b.run} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(base, "policy.yaml"), []byte(toolsPolicy), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, "secret", "key"), []byte("k"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	argv := append([]string{"mcp", "-p", filepath.Join(base, "policy.yaml"), "-w", b.dir}, flags...)
+	b.cmd = exec.Command(filepath.Join(bin, "agentsh"), argv...)
+	b.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + base, "XDG_STATE_HOME=" + base + "/state", "XDG_RUNTIME_DIR=" + b.run}
+	b.cmd.Dir, b.cmd.Stderr = base, b.stderr
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
+	b.session, err = client.Connect(context.Background(), &mcp.CommandTransport{Command: b.cmd}, nil)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, b.stderr)
+	}
+	t.Cleanup(func() { b.close() })
+	return b
+}
+
+// close ends the server, and holds that its session ended too.
+func (b *toolbox) close() {
+	b.t.Helper()
+	_ = b.session.Close() // closing twice is no error
+	awaitNoSessions(b.t, b.run)
+}
+
+// awaitNoSessions waits until no session of a runtime directory is left.
+func awaitNoSessions(t testing.TB, run string) {
+	t.Helper()
+	eventually(t, func() bool {
+		left, err := filepath.Glob(filepath.Join(run, "agentsh", "*", "socket"))
+		return err == nil && len(left) == 0
+	})
+}
+
+// call uses a tool. A failed call is reported, unless fails.
+func (b *toolbox) call(name string, in map[string]any, fails bool) (string, map[string]any) {
+	b.t.Helper()
+	res, err := b.session.CallTool(context.Background(), &mcp.CallToolParams{Name: name, Arguments: in})
+	if err != nil {
+		b.t.Fatalf("%s %v: %v\n%s", name, in, err, b.stderr)
+	}
+	text := ""
+	for _, c := range res.Content {
+		if t, ok := c.(*mcp.TextContent); ok {
+			text += t.Text
+		}
+	}
+	if res.IsError != fails {
+		b.t.Errorf("%s %v: failed %v: %s", name, in, res.IsError, text)
+	}
+	out, _ := res.StructuredContent.(map[string]any)
+	return text, out
+}
+
+// want holds that a text has parts.
+func (b *toolbox) want(text string, parts ...string) {
+	b.t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			b.t.Errorf("%q does not have %q", text, part)
+		}
+	}
+}
+
+type args = map[string]any
+
+func TestToolsRunCommandsUnderThePolicy(t *testing.T) {
+	b := openTools(t, nil)
+	text, out := b.call("exec", args{"command": "echo one; echo two >&2; exit 3"}, false)
+	b.want(text, "one\n", "two\n", "[exit status 3]")
+	if out["exit_code"] != 3.0 || out["state"] != "ended" || out["total_bytes"] != 8.0 {
+		t.Errorf("%v", out)
+	}
+	text, _ = b.call("exec", args{"argv": []string{"cat"}, "stdin": "typed"}, false)
+	b.want(text, "typed")
+	text, out = b.call("exec", args{"argv": []string{"curl", "x"}}, false)
+	b.want(text, "agentsh: denied: curl x", "no-curl", "policy.yaml:10:", "no downloads")
+	if out["exit_code"] != 126.0 || out["end"] != "denied" {
+		t.Errorf("%v", out)
+	}
+	text, out = b.call("exec", args{"command": "curl x || cat secret/key"}, false)
+	b.want(text, "no-curl", "no-secrets", "keys stay here")
+	if list, _ := out["refusals"].([]any); len(list) != 2 {
+		t.Errorf("%v", out)
+	}
+	text, out = b.call("exec", args{"command": "sleep 1000", "timeout_seconds": 0.2}, false)
+	b.want(text, "timeout_seconds")
+	if out["exit_code"] != 124.0 {
+		t.Errorf("%v", out)
+	}
+	text, _ = b.call("exec", args{"argv": []string{"nosuch"}}, false)
+	b.want(text, "nosuch")
+	both := args{"command": "a", "argv": []string{"b"}}
+	for _, in := range []args{{}, both, {"command": "a", "timeout_seconds": -1}, {"command": "a", "more": 1}} {
+		b.call("exec", in, true)
+	}
+}
+
+func TestOutputOfACommandIsReadByOffset(t *testing.T) {
+	b := openTools(t, nil)
+	text, out := b.call("exec", args{"command": "seq 100000"}, false)
+	b.want(text, "1\n2\n", "left out", "100000\n")
+	id := out["command_id"]
+	if out["truncated"] != true || out["total_bytes"] != 588895.0 || len(text) > 40<<10 {
+		t.Errorf("%v", out)
+	}
+	var all strings.Builder
+	for offset := 0.0; offset < 588895; {
+		_, out = b.call("exec_output", args{"command_id": id, "offset": offset, "limit": 100000}, false)
+		all.WriteString(out["output"].(string))
+		offset = out["next_offset"].(float64)
+	}
+	if !strings.HasSuffix(all.String(), "99999\n100000\n") || all.Len() != 588895 {
+		t.Errorf("%d bytes", all.Len())
+	}
+	res, err := b.session.ReadResource(context.Background(), &mcp.ReadResourceParams{URI: "agentsh://output/" + id.(string)})
+	if err != nil || res.Contents[0].Text != all.String() {
+		t.Errorf("resource: %v", err)
+	}
+	b.call("exec_output", args{"command_id": id, "offset": 588896}, true)
+	b.call("exec_output", args{"command_id": "c99"}, true)
+	_, out = b.call("exec", args{"command": "echo begun; sleep 1000", "background": true}, false)
+	text, out = b.call("exec_output", args{"command_id": out["command_id"], "wait_seconds": 60}, false)
+	b.want(text, "begun", "still running")
+	text, out = b.call("exec_kill", args{"command_id": out["command_id"]}, false)
+	b.want(text, "begun")
+	if out["state"] != "ended" {
+		t.Errorf("%v", out)
+	}
+}
+
+func TestToolsReadWriteAndEditFiles(t *testing.T) {
+	b := openTools(t, nil)
+	text, out := b.call("write", args{"path": "a/b.txt", "content": "one\ntwo\nthree\ntwo\n"}, false)
+	b.want(text, "created", "/work/a/b.txt")
+	if out["created"] != true || out["bytes"] != 18.0 {
+		t.Errorf("%v", out)
+	}
+	_, out = b.call("read", args{"path": "a/b.txt", "offset": 2, "limit": 2}, false)
+	if out["content"] != "two\nthree\n" || out["total_lines"] != 4.0 || out["truncated"] != true {
+		t.Errorf("%v", out)
+	}
+	text, _ = b.call("edit", args{"path": "a/b.txt", "old_text": "two", "new_text": "2"}, true)
+	b.want(text, "not unique", "2 times", "lines 2, 4", "replace_all")
+	text, _ = b.call("edit", args{"path": "a/b.txt", "old_text": "two\n  three", "new_text": "2"}, true)
+	b.want(text, "not found", "blanks differ", "line 2")
+	text, _ = b.call("edit", args{"path": "a/b.txt", "old_text": "four", "new_text": "4"}, true)
+	b.want(text, "not found", "read the file")
+	_, out = b.call("edit", args{"path": "a/b.txt", "old_text": "three\ntwo\n", "new_text": "3\n"}, false)
+	if out["replacements"] != 1.0 || out["line"] != 3.0 {
+		t.Errorf("%v", out)
+	}
+	if data, err := os.ReadFile(filepath.Join(b.dir, "a/b.txt")); string(data) != "one\ntwo\n3\n" {
+		t.Errorf("%q %v", data, err)
+	}
+	for name, wants := range map[string][]string{
+		"none": {"does not exist"}, "a": {"no regular file"}, "secret/key": {"no-secrets", "keys stay here"}, "/dev/zero": {"no regular file"},
+	} {
+		text, _ := b.call("read", args{"path": name}, true)
+		b.want(text, wants...)
+	}
+	text, _ = b.call("write", args{"path": "secret/new", "content": "x"}, true)
+	b.want(text, "no-secrets")
+	if _, err := os.Stat(filepath.Join(b.dir, "secret/new")); err == nil {
+		t.Error("a denied file was written")
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, "binary"), []byte("a\x00\xff"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	text, _ = b.call("read", args{"path": "binary"}, true)
+	b.want(text, "no UTF-8 text", "base64")
+	text, _ = b.call("write", args{"path": "odd 'name\" $(x)\n.txt", "content": "\\n$HOME"}, false)
+	if data, err := os.ReadFile(filepath.Join(b.dir, "odd 'name\" $(x)\n.txt")); string(data) != "\\n$HOME" {
+		t.Errorf("%q %v %s", data, err, text)
+	}
+}
+
+func TestAClientSeesProgress(t *testing.T) {
+	var mu sync.Mutex
+	var said []string
+	b := openTools(t, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+		mu.Lock()
+		defer mu.Unlock()
+		said = append(said, r.Params.Message)
+	}})
+	params := &mcp.CallToolParams{Name: "exec", Arguments: args{"command": "echo halfway; read -t 1 <> <(:); true"}}
+	params.SetProgressToken("p")
+	if _, err := b.session.CallTool(context.Background(), params); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Contains(strings.Join(said, "|"), "halfway")
+	})
+}
+
+// TestACancelledCallEndsItsCommand holds it for everything that the command started.
+func TestACancelledCallEndsItsCommand(t *testing.T) {
+	b := openTools(t, nil)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := b.session.CallTool(ctx, &mcp.CallToolParams{Name: "exec",
+					Arguments: args{"command": "echo x >>started; setsid sleep 987654 & sleep 987654"}})
+				ended <- err
+			}()
+			eventually(t, func() bool {
+				_, err := os.Stat(filepath.Join(b.dir, "started"))
+				return err == nil
+			})
+			cancel()
+			if err := <-ended; err == nil {
+				t.Error("a cancelled call has a result")
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, func() bool {
+		text, _ := b.call("exec", args{"argv": []string{"pgrep", "-c", "-f", "^sleep 987654"}}, false)
+		return strings.HasPrefix(text, "0\n")
+	})
+}
+
+// TestTheEndOfTheClientEndsTheSession ends the client in each way while a command runs.
+func TestTheEndOfTheClientEndsTheSession(t *testing.T) {
+	for name, end := range map[string]func(b *toolbox){
+		"its stream": func(b *toolbox) { _ = b.session.Close() },
+		"SIGTERM":    func(b *toolbox) { _ = b.cmd.Process.Signal(os.Interrupt) },
+		"SIGKILL":    func(b *toolbox) { _ = b.cmd.Process.Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := openTools(t, nil)
+			b.call("exec", args{"command": "sleep 987", "background": true}, false)
+			end(b)
+			awaitNoSessions(t, b.run)
+		})
+	}
+}
+
+func TestSchemasHaveOneTypeEach(t *testing.T) {
+	b := openTools(t, nil)
+	for tool, err := range b.session.Tools(context.Background(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, schema := range []any{tool.InputSchema, tool.OutputSchema} {
+			data, err := json.Marshal(schema)
+			if err != nil || bytes.Contains(data, []byte(`"null"`)) || !bytes.Contains(data, []byte(`"object"`)) {
+				t.Errorf("%s: %v %s", tool.Name, err, data)
+			}
+		}
+	}
+}
+
+// eventually waits until a condition holds, which another process brings about.
+func eventually(t testing.TB, holds func() bool) {
+	t.Helper()
+	limit := time.After(2 * time.Minute)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatal("it does not come to hold")
+		}
+	}
+}

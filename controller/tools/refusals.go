@@ -1,0 +1,114 @@
+package tools
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"agentsh/controller/sandbox"
+	"agentsh/internal/refusals"
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+)
+
+// Refusal is something that the policy refused to a command.
+type Refusal struct {
+	What    string `json:"what"`
+	Rule    string `json:"rule,omitempty" jsonschema:"name of the rule"`
+	At      string `json:"at,omitempty" jsonschema:"file:line:column of the rule"`
+	Message string `json:"message,omitempty"`
+	Hint    string `json:"hint,omitempty" jsonschema:"what to do instead"`
+}
+
+// String describes a refusal in one or two lines, for a model.
+func (r Refusal) String() string {
+	line := text.Denied(r.What, r.Rule, r.At, r.Message)
+	if r.Hint != "" {
+		line += "\nagentsh: hint: " + r.Hint
+	}
+	return line
+}
+
+// refused collects the refusals of the commands that run, from the audit log of the sandbox.
+// It is safe for concurrent use.
+type refused struct {
+	from sandbox.Executor
+
+	mu   sync.Mutex
+	next uint64                    // sequence number of the first event that was not read
+	of   map[string]*refusals.List // by the request id of the command
+}
+
+// read reads the events up to the last one that there is.
+func (r *refused) read(ctx context.Context) error {
+	return r.from.Events(ctx, wire.EventRequest{From: r.next, SoFar: true}, func(e wire.Event) error {
+		r.next = e.Seq + 1
+		if list := r.of[e.Command]; list != nil {
+			list.Note(e)
+		}
+		return nil
+	})
+}
+
+// begin has the refusals of a command collected.
+func (r *refused) begin(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of[id] = &refusals.List{}
+}
+
+// eventsWait bounds the reading of the events of a command.
+const eventsWait = 10 * time.Second
+
+// finish returns the refusals of a command that has ended. All of its events are written
+// when the supervisor reports the end.
+func (r *refused) finish(id string) []Refusal {
+	ctx, cancel := context.WithTimeout(context.Background(), eventsWait)
+	defer cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := r.read(ctx)
+	list := r.of[id]
+	delete(r.of, id)
+	var out []Refusal
+	for _, one := range list.All[:min(len(list.All), refusals.MaxPrinted)] {
+		out = append(out, Refusal{
+			What: text.Short(one.What, maxWhat), Rule: text.Visible(one.Rule.Name), At: text.Visible(one.Rule.Position()),
+			Message: one.Message, Hint: one.Hint,
+		})
+	}
+	if more := len(list.All) + list.Dropped - len(out); more > 0 {
+		out = append(out, Refusal{What: text.Count(more, "further refusal") + " of this command"})
+	}
+	if err != nil && len(out) > 0 { // without the sandbox the result says why
+		out = append(out, Refusal{What: "what follows is not known: " + err.Error()})
+	}
+	return out
+}
+
+// maxWhat bounds the description of what was refused, in characters.
+const maxWhat = 400
+
+// tell is a text with the refusals of a command, after its output.
+func tell(output string, list []Refusal) string {
+	var b strings.Builder
+	b.WriteString(output)
+	if output != "" && !strings.HasSuffix(output, "\n") {
+		b.WriteByte('\n')
+	}
+	for _, r := range list {
+		b.WriteString(r.String() + "\n")
+	}
+	return b.String()
+}
+
+// ofExit is the refusal of the command itself.
+func ofExit(what string, e wire.Exit) Refusal {
+	one := Refusal{What: text.Short(what, maxWhat), Message: text.Visible(e.Message), Hint: text.Visible(e.Hint)}
+	if e.Rule != nil {
+		one.Rule, one.At = text.Visible(cmp.Or(e.Rule.Name, "default")), text.Visible(e.Rule.Position())
+	}
+	return one
+}

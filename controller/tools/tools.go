@@ -1,0 +1,135 @@
+// Package tools serves the tools of one sandbox over the Model Context Protocol. An agent
+// loop outside the sandbox uses them in place of its own shell and file tools.
+//
+// Every tool works by commands in the sandbox, so the policy of the sandbox judges each
+// file and each program. Nothing is read or written on the host. server.go connects
+// clients, commands.go runs commands and keeps their output, files.go works with files by
+// small shell scripts (script.go).
+package tools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"agentsh/controller/sandbox"
+	"agentsh/internal/refusals"
+)
+
+// Config describes a [Toolbox]. Sandbox and Dir are required.
+type Config struct {
+	Program, Version string // name and version that clients see
+	Sandbox          sandbox.Executor
+	Dir              string            // where commands start, and the base of relative paths; absolute, in the sandbox
+	Env              []string          // of every command, NAME=value, subject to the policy's env_policy
+	Run              map[string]string // see [wire.ExecRequest]
+	Log              *slog.Logger      // nil: nothing is logged
+}
+
+// Toolbox has the tools of one sandbox and the commands that they started. It is safe for
+// concurrent use by several clients. Close ends it.
+type Toolbox struct {
+	cfg      Config
+	server   *mcp.Server
+	refused  *refused
+	commands commands
+	slots    chan struct{} // one for each running command
+	ctx      context.Context
+	end      context.CancelFunc
+	wg       sync.WaitGroup
+}
+
+// maxRunning bounds the commands that run at a time, of all clients together.
+const maxRunning = 64
+
+// instructions tell a model how to use the tools.
+const instructions = `These tools run commands and work with files in a sandbox under a policy. ` +
+	`Paths are paths in the sandbox; relative ones start in the directory of the repository. ` +
+	`A result that begins with "agentsh: denied:" names the rule that refused something, and a hint: do it another way, ` +
+	`or say in your answer why it is needed. Do not repeat a refused command unchanged.`
+
+// New makes the tools of a sandbox. The caller closes them.
+func New(ctx context.Context, cfg Config) (*Toolbox, error) {
+	refused := &refused{from: cfg.Sandbox, of: map[string]*refusals.List{}}
+	if err := refused.read(ctx); err != nil {
+		return nil, fmt.Errorf("read the events of the sandbox: %w", err)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	t := &Toolbox{cfg: cfg, ctx: ctx, end: end, slots: make(chan struct{}, maxRunning), refused: refused}
+	t.server = mcp.NewServer(&mcp.Implementation{Name: cfg.Program, Version: cfg.Version}, &mcp.ServerOptions{
+		Instructions: instructions, Logger: cfg.Log, Capabilities: &mcp.ServerCapabilities{},
+	})
+	t.addCommands()
+	t.addFiles()
+	return t, nil
+}
+
+// Close ends the commands that still run, and returns when they have ended.
+func (t *Toolbox) Close() {
+	t.end()
+	t.wg.Wait()
+}
+
+// errClosed is the cause of the end of commands when the tools end.
+var errClosed = errors.New("the tools of this sandbox have ended")
+
+// tool describes one tool to [add].
+type tool struct {
+	name, title, description string
+	reads                    bool // changes nothing
+}
+
+// add adds a tool. Its schemas are those of its input and output types.
+func add[In, Out any](t *Toolbox, about tool, handle func(context.Context, call, In) (string, Out, error)) {
+	closed := false
+	mcp.AddTool(t.server, &mcp.Tool{
+		Name: about.name, Title: about.title, Description: about.description,
+		InputSchema: schemaOf[In](), OutputSchema: schemaOf[Out](),
+		Annotations: &mcp.ToolAnnotations{Title: about.title, ReadOnlyHint: about.reads, OpenWorldHint: &closed},
+	}, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(t.ctx, func() { cancel(errClosed) })()
+		c := call{req: req, links: &[]mcp.Content{}}
+		text, out, err := handle(ctx, c, in)
+		if err != nil {
+			return nil, out, err
+		}
+		return &mcp.CallToolResult{Content: append([]mcp.Content{&mcp.TextContent{Text: text}}, *c.links...)}, out, nil
+	})
+}
+
+// call is one use of a tool.
+type call struct {
+	req   *mcp.CallToolRequest
+	links *[]mcp.Content // resources of the result
+}
+
+// link adds a resource to the result.
+func (c call) link(uri, name string, size int64) {
+	*c.links = append(*c.links, &mcp.ResourceLink{URI: uri, Name: name, MIMEType: "text/plain", Size: &size})
+}
+
+// progress tells the client how far the call is. Without a token of the client it does nothing.
+func (c call) progress(ctx context.Context, done int64, message string) {
+	token := c.req.Params.GetProgressToken()
+	if token == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, progressWait)
+	defer cancel()
+	// A client that has gone needs no progress.
+	_ = c.req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(done), Message: message})
+}
+
+// progressInterval is the shortest time between two notifications, progressWait the longest
+// time that one may take.
+const (
+	progressInterval = 250 * time.Millisecond
+	progressWait     = 5 * time.Second
+)
