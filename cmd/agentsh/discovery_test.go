@@ -155,3 +155,48 @@ func TestAHomeAsWorkspaceIsToldOf(t *testing.T) {
 		}
 	}
 }
+
+// Keys and logins of a home stay closed where the workspace is the home or has it. They are
+// there for stat. A project in the home sees none of them.
+func TestKeysOfAHomeStayClosed(t *testing.T) {
+	dir := workDir(t)
+	home := filepath.Join(dir, "home")
+	project := filepath.Join(home, "project")
+	for name, text := range map[string]string{
+		".ssh/id_ed25519": "SECRET", ".netrc": "SECRET", ".config/gh/hosts.yml": "SECRET", ".docker/config.json": "SECRET",
+		".bash_history": "SECRET", ".cargo/credentials.toml": "SECRET", "notes": "read me", "project/main.c": "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(home, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const script = `cd "$1" 2>/dev/null && cat .ssh/id_ed25519 .netrc .config/gh/hosts.yml .docker/config.json .bash_history .cargo/credentials.toml notes
+mv .cargo c && cat c/credentials.toml; mv .docker d && cat d/*; ln .netrc n && cat n; ls -A; test -e .netrc && test -d .ssh && echo there`
+	for _, pack := range []string{"default", "agent-sandbox", "dev-safe", "ci-strict", "observe", "agent-strict"} {
+		file, err := filepath.Abs("../../packaging/policies/" + pack + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tt := range []struct{ workspace, want string }{
+			{home, "read me.cargo\n.config\nnotes\nproject\nthere\n"},
+			{dir, "read me.cargo\n.config\nnotes\nproject\nthere\n"},
+			{project, ""},
+		} {
+			cmd := program(t, dir, "exec", "-p", file, "--workspace", tt.workspace, "--", "sh", "-c", script, "sh", home)
+			cmd.Dir = tt.workspace
+			cmd.Env = append(cmd.Env, "HOME="+home, "XDG_RUNTIME_DIR="+t.TempDir(), "XDG_STATE_HOME="+t.TempDir())
+			var out, errs strings.Builder
+			cmd.Stdout, cmd.Stderr = &out, &errs
+			err := cmd.Run()
+			if strings.Contains(out.String(), "SECRET") || tt.want != "" && out.String() != tt.want {
+				t.Errorf("%s, workspace %s: %v: %q, want %q: %s", pack, tt.workspace, err, out.String(), tt.want, errs.String())
+			}
+			if tt.want != "" && !strings.Contains(errs.String(), "rule user-secrets, ") {
+				t.Errorf("%s, workspace %s: no reason: %s", pack, tt.workspace, errs.String())
+			}
+		}
+	}
+}

@@ -425,8 +425,9 @@ func noWorkdir(told, workspace string) string {
 func noteHome(workspace string) {
 	for _, home := range project.Homes() {
 		if paths.Within(paths.Resolve(home), workspace) {
-			fmt.Fprintf(os.Stderr, "agentsh: note: your home is in the workspace %s: rules about the workspace apply to all your files, such as "+
-				"~/.ssh. Change to a project, or name one with --workspace DIR\n", workspace)
+			fmt.Fprintf(os.Stderr, "agentsh: note: your home is in the workspace %s: rules about the workspace apply to all your files. "+
+				"The shipped policies close keys and logins that they know, such as ~/.ssh. "+
+				"Change to a project, or name one with --workspace DIR\n", workspace)
 			return
 		}
 	}

@@ -61,7 +61,7 @@ type Want struct {
 func Vars() map[string]string {
 	return map[string]string{
 		"WORKSPACE": "/workspace", "PROJECT_ROOT": "/workspace", "GIT_ROOT": "/workspace", "HOME": "/home/agent", "TMPDIR": "/tmp",
-		"USER_HOME": "/home/user",
+		"USER_HOME": "/home/user", "WORKSPACE_HOME": "/workspace/home",
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"agentsh/internal/layout"
+	"agentsh/internal/paths"
 	"agentsh/internal/project"
 	"agentsh/internal/strictyaml"
 	"agentsh/supervisor"
@@ -223,13 +224,19 @@ func (r *configReader) names(n *strictyaml.Node, key, kind string, known []strin
 
 // PolicyVars are the variables of policies for a workspace that commands see
 // under the same path. USER_HOME is the home of the user who runs this program, if
-// there is one. more are those of the configuration, which win.
+// there is one. WORKSPACE_HOME is the same where the workspace has it; the home of the
+// user database comes first, as callers cannot set it. more are those of the configuration, which win.
 func PolicyVars(workspace string, more map[string]string) map[string]string {
 	vars := map[string]string{
 		"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "GIT_ROOT": workspace, "HOME": layout.CommandHome, "TMPDIR": "/tmp",
 	}
 	if home := project.Home(); home != "" {
 		vars["USER_HOME"] = home
+	}
+	for _, home := range slices.Backward(project.Homes()) {
+		if home = paths.Resolve(home); vars["WORKSPACE_HOME"] == "" && paths.Within(home, paths.Resolve(workspace)) {
+			vars["WORKSPACE_HOME"] = home
+		}
 	}
 	maps.Copy(vars, more)
 	return vars

@@ -205,7 +205,8 @@ func TestPacksStartAndRunTypicalCommands(t *testing.T) {
 		{"default agent-sandbox agent-strict ci-strict dev-safe plain", "cat /etc/shadow || echo refused", "refused"},
 		{"agent-sandbox agent-strict ci-strict dev-safe", "echo x > new && mv new .gitlab-ci.yml || echo refused", "refused"},
 		{"agent-sandbox agent-strict ci-strict dev-safe", "git push -f . HEAD:main || echo refused", "refused"},
-		{"agent-sandbox agent-strict ci-strict", "cp /bin/kill k && ./k -l || echo refused", "refused"},
+		{"agent-sandbox agent-strict ci-strict", "cp /usr/bin/pkill k && ./k -V || echo refused", "refused"},
+		{"agent-sandbox ci-strict default dev-safe observe", "sleep 60 & kill $!; bash -c 'sleep 60 & kill %1; wait $! || echo ended-$?'", "ended-143"},
 		{"agent-sandbox", "git; git --version --build-options", "usage:"},
 		{
 			"agent-sandbox agent-strict",
