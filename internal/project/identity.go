@@ -1,22 +1,22 @@
 package project
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 
 	"agentsh/internal/lazy"
+	"agentsh/internal/paths"
 	"agentsh/internal/wire"
 )
 
 // Identity returns the name and the email that git has for the user of a home in a
 // repository: user.name and user.email of ~/.gitconfig and ~/.config/git/config, and of the
-// files that they include. It starts no program, and of the repository it reads only where
-// its git directory is. getenv is that of the user; nil: the environment does not count.
+// files that they include. It starts no program, and of the repository it reads only
+// where its git directory is. getenv is that of the user; nil: the environment does not count.
 // Without such settings the identity is empty. The error says why one cannot be used.
 func Identity(home, repository string, getenv func(string) string) (wire.Identity, error) {
-	r := identityReader{home: home, gitDir: gitDir(repository)}
+	r := identityReader{home: home, gitDir: gitDir(paths.Resolve(repository))}
 	if getenv == nil {
 		getenv = func(string) string { return "" }
 	}
@@ -90,14 +90,14 @@ func (r *identityReader) expand(name, dir string) string {
 // CONDITIONAL INCLUDES.
 func (r *identityReader) holds(condition, dir string) bool {
 	kind, pattern, ok := strings.Cut(condition, ":")
-	if !ok || kind != "gitdir" && kind != "gitdir/i" || r.gitDir == "" {
+	if !ok || kind != "gitdir" && kind != "gitdir/i" {
 		return false
 	}
 	switch {
 	case strings.HasPrefix(pattern, "~/"):
-		pattern = r.home + pattern[1:]
+		pattern = paths.Resolve(r.home) + pattern[1:]
 	case strings.HasPrefix(pattern, "./"):
-		pattern = dir + pattern[1:]
+		pattern = paths.Resolve(dir) + pattern[1:]
 	case !filepath.IsAbs(pattern):
 		pattern = "**/" + pattern
 	}
@@ -115,25 +115,26 @@ func (r *identityReader) holds(condition, dir string) bool {
 	return matched && err == nil
 }
 
-// gitDir returns the git directory of a working tree, which a linked one names in a file;
-// empty: it has none.
+// gitDir returns the git directory of a working tree, which is named without links. That is
+// .git, also where it is not there yet. A file .git names the directory of a linked working
+// tree. Commands may have written it, so it counts only if git wrote the way back into that
+// directory, outside the tree.
 func gitDir(tree string) string {
 	git := filepath.Join(tree, ".git")
-	if info, err := os.Lstat(git); err != nil || info.IsDir() {
-		if err != nil {
-			return ""
-		}
-		return git
-	}
-	data, _ := Read(git) // of another kind of file there is nothing
+	data, _ := Read(git) // of a directory there is nothing
 	dir, ok := strings.CutPrefix(strings.TrimRight(string(data), "\r\n"), "gitdir: ")
 	if !ok {
-		return ""
+		return git
 	}
 	if !filepath.IsAbs(dir) {
 		dir = filepath.Join(tree, dir)
 	}
-	return filepath.Clean(dir)
+	dir = paths.Resolve(filepath.Clean(dir))
+	back, _ := Read(filepath.Join(dir, "gitdir"))
+	if back := strings.TrimRight(string(back), "\r\n"); paths.Within(dir, tree) || !filepath.IsAbs(back) || paths.Resolve(back) != git {
+		return git
+	}
+	return dir
 }
 
 var (

@@ -101,17 +101,49 @@ func TestTheIdentityIsTheOneThatGitHas(t *testing.T) {
 	}
 }
 
-func TestALinkedWorkTreeHasTheIdentityOfItsRepository(t *testing.T) {
-	home := t.TempDir()
-	plantAll(t, home, map[string]string{
-		".gitconfig": "[includeIf \"gitdir:~/work/\"]\npath = more\n", "more": "[user]\nemail = w@x\n",
-		"linked/.git": "gitdir: " + home + "/work/repo/.git/worktrees/linked\n", "other/.git": "gitdir: ../play/.git\n",
-	})
-	if got, err := Identity(home, home+"/linked", nil); err != nil || got.Email != "w@x" {
-		t.Errorf("%+v, %v", got, err)
+// A file .git of the workspace does not choose the identity: the real path of the workspace
+// does. A linked working tree has that of its repository, which knows it.
+func TestAFileOfTheWorkspaceDoesNotChooseTheIdentity(t *testing.T) {
+	home, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got, err := Identity(home, home+"/other", nil); err != nil || got.Email != "" {
-		t.Errorf("%+v, %v", got, err)
+	git := func(args ...string) {
+		cmd := exec.Command("git", args...)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "GIT_CONFIG_NOSYSTEM=1"}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %q: %v: %s", args, err, out)
+		}
+	}
+	plantAll(t, home, map[string]string{
+		".gitconfig": "[user]\n\tname = Day\n\temail = d@x\n[includeIf \"gitdir:~/work/\"]\n\tpath = more\n", "more": "[user]\n\temail = w@x\n",
+		"planted/.git":     "gitdir: " + home + "/work/repo/.git\n",
+		"other/.git":       "gitdir: " + home + "/work/repo/.git/worktrees/linked\n",
+		"away/.git":        "gitdir: " + home + "/away/fake\n",
+		"away/fake/gitdir": home + "/away/.git\n",
+		"work/out/.git":    "gitdir: " + home + "/play/.git\n",
+		"work/new/file":    "", "play/file": "",
+	})
+	git("init", "-q", home+"/work/repo")
+	git("-C", home+"/work/repo", "commit", "-q", "--allow-empty", "-m", "x")
+	git("-C", home+"/work/repo", "worktree", "add", "-q", home+"/linked")
+	for link, to := range map[string]string{"way": "work/repo", "work/link": "../play"} {
+		if err := os.Symlink(to, filepath.Join(home, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(home, home+"/../agentsh-home"); err != nil {
+		t.Fatal(err)
+	}
+	for tree, want := range map[string]string{
+		"work/repo": "w@x", "linked": "w@x", "work/new": "w@x", "work/out": "w@x", "way": "w@x", "../agentsh-home/work/repo": "w@x",
+		"planted": "d@x", "other": "d@x", "away": "d@x", "play": "d@x", "work/link": "d@x",
+	} {
+		for _, of := range []string{home, home + "/../agentsh-home"} {
+			if got, err := Identity(of, home+"/"+tree, nil); err != nil || got.Email != want {
+				t.Errorf("%s: %+v, %v, want %s", tree, got, err, want)
+			}
+		}
 	}
 }
 
