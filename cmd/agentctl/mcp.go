@@ -84,7 +84,7 @@ func (f *mcpFlags) serveSession(ctx context.Context, in io.Reader, out io.Writer
 	if err != nil {
 		return wrong(err)
 	}
-	box, err := tools.New(ctx, tools.Config{Program: "agentsh", Version: version, Sandbox: client, Dir: s.Cwd})
+	box, err := tools.New(ctx, tools.Config{Program: "agentsh", Version: version, Sandbox: client, Dir: s.Cwd, History: sessionHistory{s}})
 	if err != nil {
 		return wrong(errors.Join(err, client.Close()))
 	}

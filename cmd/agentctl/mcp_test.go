@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -236,6 +237,81 @@ func TestToolsReadWriteAndEditFiles(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(b.dir, "odd 'name\" $(x)\n.txt")); string(data) != "\\n$HOME" {
 		t.Errorf("%q %v %s", data, err, text)
 	}
+}
+
+func TestToolsListAndSearch(t *testing.T) {
+	b := openTools(t, nil)
+	b.call("exec", args{"command": "mkdir -p src/a .git && echo 'func One()' >src/a/one.go && echo 'func Two(): x' >src/two.go && echo one >src/b.txt &&" +
+		" echo func >.git/config && ln -s b.txt src/link && printf 'odd' >\"$(printf 'src/a\\nb')\" && chmod 640 src/b.txt"}, false)
+	text, out := b.call("list", args{"path": "src"}, false)
+	b.want(text, " 640          4  b.txt\n", "a/\n", "link@\n", `a\nb`)
+	if list, _ := out["entries"].([]any); len(list) != 5 {
+		t.Errorf("%v", out)
+	}
+	_, out = b.call("glob", args{"pattern": "**/*.go"}, false)
+	if list := fmt.Sprint(out["files"]); list != "[src/a/one.go src/two.go]" {
+		t.Error(list)
+	}
+	text, out = b.call("grep", args{"pattern": "func (One|two)", "ignore_case": true, "include": "*.go"}, false)
+	b.want(text, "src/a/one.go:1: func One()\n", "src/two.go:1: func Two(): x\n")
+	if list, _ := out["matches"].([]any); len(list) != 2 {
+		t.Errorf("%v", out)
+	}
+	text, _ = b.call("grep", args{"pattern": "config"}, false)
+	b.want(text, "no line matches")
+	text, _ = b.call("grep", args{"pattern": "("}, true)
+	b.want(text, "nmatched (")
+	text, _ = b.call("grep", args{"pattern": "x", "path": "nosuch"}, true)
+	b.want(text, "does not exist")
+	text, _ = b.call("list", args{"path": "secret"}, true)
+	b.want(text, "no-secrets")
+	b.call("glob", args{"pattern": "/etc/*"}, true)
+	b.call("glob", args{"pattern": "../*"}, true)
+}
+
+func TestAPatchIsAppliedWholeOrNot(t *testing.T) {
+	b := openTools(t, nil)
+	b.call("exec", args{"command": "printf 'one\\ntwo\\n' >a; echo old >b; echo c >c"}, false)
+	text, _ := b.call("apply_patch", args{"patch": "--- a/a\n+++ b/a\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n-new\n+newer\n"}, true)
+	b.want(text, "nothing was changed", "/work/b: hunk 1", `the first is "new"`)
+	text, _ = b.call("exec", args{"command": "cat a"}, false)
+	b.want(text, "one\ntwo\n")
+	text, out := b.call("apply_patch", args{"patch": "*** Begin Patch\n*** Update File: a\n one\n-two\n+2\n*** Add File: d/new\n+x\n*** Delete File: b\n" +
+		"*** Update File: c\n*** Move to: d/c\n-c\n+C\n*** End Patch"}, false)
+	b.want(text, "changed", "created", "deleted", "moved")
+	if list, _ := out["files"].([]any); len(list) != 4 {
+		t.Errorf("%v", out)
+	}
+	text, _ = b.call("exec", args{"command": "cat a d/new d/c; ls"}, false)
+	b.want(text, "one\n2\nx\nC\na\nd\n")
+	text, _ = b.call("apply_patch", args{"patch": "*** Begin Patch\n*** Add File: secret/x\n+x\n*** End Patch"}, true)
+	b.want(text, "no-secrets")
+}
+
+func TestChangesAndCheckpoints(t *testing.T) {
+	b := openTools(t, nil)
+	b.call("write", args{"path": "a", "content": "one\n"}, false)
+	text, out := b.call("checkpoint", args{"name": "first"}, false)
+	b.want(text, "checkpoint ")
+	id := out["checkpoints"].([]any)[0].(map[string]any)["id"]
+	b.call("write", args{"path": "a", "content": "two\n"}, false)
+	b.call("write", args{"path": "b", "content": "b\n"}, false)
+	if err := os.WriteFile(filepath.Join(b.dir, "secret", "key"), []byte("new key\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, _ = b.call("changes", args{"diff": true}, false)
+	b.want(text, "created   a", "+two", "created   b")
+	if strings.Contains(text, "new key") {
+		t.Errorf("a file that no command may read is shown: %s", text)
+	}
+	text, _ = b.call("checkpoints", args{}, false)
+	b.want(text, "first")
+	text, _ = b.call("rollback", args{"id": id}, false)
+	b.want(text, "as at checkpoint")
+	text, _ = b.call("exec", args{"command": "cat a; ls"}, false)
+	b.want(text, "one\na\n")
+	text, _ = b.call("rollback", args{"id": "99"}, true)
+	b.want(text, "checkpoint list")
 }
 
 func TestAClientSeesProgress(t *testing.T) {

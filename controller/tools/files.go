@@ -30,7 +30,8 @@ exec cat >"$1"`
 	replaceScript = `[ -f "$1" ] || exit 41
 [ "$(sha256sum <"$1")" = "$2  -" ] || exit 43
 exec cat >"$1"`
-	removeScript = `exec rm -f -- "$1"`
+	removeScript = `exec rm -- "$1"`
+	moveScript   = `d=${2%/*}; [ -d "$d" ] || mkdir -p -- "$d" || exit; exec mv -- "$1" "$2"`
 )
 
 type readInput struct {

@@ -3,8 +3,9 @@
 //
 // Every tool works by commands in the sandbox, so the policy of the sandbox judges each
 // file and each program. Nothing is read or written on the host. server.go connects
-// clients, commands.go runs commands and keeps their output, files.go works with files by
-// small shell scripts (script.go).
+// clients, commands.go runs commands and keeps their output, files.go, search.go and
+// patch.go work with files by small shell scripts (script.go), history.go compares and
+// restores states of the workspace.
 package tools
 
 import (
@@ -28,6 +29,7 @@ type Config struct {
 	Dir              string            // where commands start, and the base of relative paths; absolute, in the sandbox
 	Env              []string          // of every command, NAME=value, subject to the policy's env_policy
 	Run              map[string]string // see [wire.ExecRequest]
+	History          History           // nil: the tools for it are missing
 	Log              *slog.Logger      // nil: nothing is logged
 }
 
@@ -66,6 +68,11 @@ func New(ctx context.Context, cfg Config) (*Toolbox, error) {
 	})
 	t.addCommands()
 	t.addFiles()
+	t.addSearch()
+	t.addPatch()
+	if cfg.History != nil {
+		t.addHistory()
+	}
 	return t, nil
 }
 

@@ -1,0 +1,211 @@
+package tools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"agentsh/internal/snapshot"
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+)
+
+// History has earlier states of the workspace of a sandbox. It is safe for concurrent use.
+type History interface {
+	// Dir is the workspace in the sandbox: changes name files below it.
+	Dir() string
+	// Changes returns what differs since the sandbox was made, with the lines that changed
+	// where lines is set.
+	Changes(ctx context.Context, lines bool) ([]Change, error)
+	// Create remembers the state now.
+	Create(ctx context.Context, name string) (snapshot.Checkpoint, error)
+	// List returns all states that are remembered, oldest first.
+	List(ctx context.Context) ([]snapshot.Checkpoint, error)
+	// Rollback goes back to a state, and returns what changed.
+	Rollback(ctx context.Context, id string) ([]wire.Change, error)
+}
+
+// Change is a change of the workspace.
+type Change struct {
+	wire.Change
+	Binary bool   `json:"binary,omitempty"`
+	Diff   string `json:"diff,omitempty"`
+}
+
+type changesInput struct {
+	Diff bool `json:"diff,omitempty" jsonschema:"show the lines that changed"`
+}
+
+type changed struct {
+	Path   string `json:"path" jsonschema:"relative to workspace"`
+	Kind   string `json:"kind" jsonschema:"created, modified, deleted, renamed and others"`
+	From   string `json:"from,omitempty" jsonschema:"of a file that was renamed"`
+	By     string `json:"by,omitempty" jsonschema:"host: changed from outside; both: from outside and inside"`
+	Binary bool   `json:"binary,omitempty"`
+	Diff   string `json:"diff,omitempty" jsonschema:"unified diff"`
+}
+
+type changesOutput struct {
+	Workspace string    `json:"workspace"`
+	Changes   []changed `json:"changes"`
+	Truncated bool      `json:"truncated,omitempty" jsonschema:"there are more changes, or more lines"`
+}
+
+type checkpointInput struct {
+	Name string `json:"name,omitempty" jsonschema:"what it is called in the list"`
+}
+
+type checkpoint struct {
+	ID    string `json:"id"`
+	Name  string `json:"name,omitempty"`
+	Time  string `json:"time"`
+	Files int    `json:"files"`
+	Bytes int64  `json:"bytes"`
+}
+
+type checkpointsOutput struct {
+	Checkpoints []checkpoint `json:"checkpoints"`
+}
+
+type rollbackInput struct {
+	ID string `json:"id" jsonschema:"of checkpoint or checkpoints"`
+}
+
+// addHistory adds the tools for earlier states.
+func (t *Toolbox) addHistory() {
+	add(t, tool{name: "changes", title: "Show changes", reads: true,
+		description: "Show what differs in the workspace since the sandbox was made, and with diff the lines."}, t.changes)
+	add(t, tool{name: "checkpoint", title: "Remember the workspace",
+		description: "Remember all files of the workspace as they are now. rollback goes back to that."}, t.checkpoint)
+	add(t, tool{name: "checkpoints", title: "List checkpoints", reads: true,
+		description: "List the states of the workspace that are remembered."}, t.checkpoints)
+	add(t, tool{name: "rollback", title: "Go back to a checkpoint",
+		description: "Make all files of the workspace what they were at a checkpoint. What is newer is lost, unless a checkpoint has it."},
+		t.rollback)
+}
+
+func (t *Toolbox) changes(ctx context.Context, _ call, in changesInput) (string, changesOutput, error) {
+	out := changesOutput{Workspace: t.cfg.History.Dir(), Changes: []changed{}}
+	list, err := t.cfg.History.Changes(ctx, in.Diff)
+	if err != nil {
+		return "", out, err
+	}
+	if in.Diff {
+		if err := t.hide(ctx, list); err != nil {
+			return "", out, err
+		}
+	}
+	shown := out.add(list)
+	if len(list) == 0 {
+		shown = "[nothing has changed]\n"
+	}
+	return shown, out, nil
+}
+
+// add adds changes as far as there is room, and describes them for a model.
+func (o *changesOutput) add(list []Change) string {
+	var b strings.Builder
+	for _, c := range list {
+		if len(o.Changes) == maxListed || b.Len()+len(c.Diff) > maxRead {
+			o.Truncated = true
+			b.WriteString("[there is more: use exec, as with 'git status' and 'git diff']\n")
+			break
+		}
+		o.Changes = append(o.Changes, changed{
+			Path: string(c.Path), Kind: string(c.Kind), From: string(c.From), By: string(c.By), Binary: c.Binary, Diff: c.Diff,
+		})
+		name := text.Visible(string(c.Path))
+		if c.From != "" {
+			name = text.Visible(string(c.From)) + " -> " + name
+		}
+		fmt.Fprintf(&b, "%-8s  %s%s\n", c.Kind, name, c.By.Mark())
+		if c.Binary {
+			b.WriteString("  (binary)\n")
+		}
+		b.WriteString(c.Diff)
+	}
+	return b.String()
+}
+
+// readableScript prints the arguments that the policy lets commands read.
+const readableScript = `for f; do head -c 1 -- "$f" >/dev/null 2>&1 && printf '%s\0' "$f"; done; :`
+
+// hide leaves out the lines of files that commands may not read, and of those that were
+// removed from outside. The lines were compared outside of the policy.
+func (t *Toolbox) hide(ctx context.Context, list []Change) error {
+	const many = 500 // arguments of a script
+	readable := map[string]bool{}
+	for from := 0; from < len(list); from += many {
+		var names []string
+		for _, c := range list[from:min(from+many, len(list))] {
+			names = append(names, path.Join(t.cfg.History.Dir(), string(c.Path)))
+		}
+		out, err := t.script(ctx, readableScript, nil, maxScanned, names...)
+		if err != nil {
+			return err
+		}
+		for name := range strings.SplitSeq(out.String(), "\x00") {
+			readable[name] = true
+		}
+	}
+	for i := range list {
+		c := &list[i]
+		removed := c.Kind == wire.Deleted && c.By == ""
+		if !readable[path.Join(t.cfg.History.Dir(), string(c.Path))] && !removed {
+			c.Diff = ""
+		}
+	}
+	return nil
+}
+
+func (t *Toolbox) checkpoint(ctx context.Context, _ call, in checkpointInput) (string, checkpointsOutput, error) {
+	if len(in.Name) > 200 {
+		return "", checkpointsOutput{}, errors.New("name: at most 200 bytes")
+	}
+	one, err := t.cfg.History.Create(ctx, in.Name)
+	if err != nil {
+		return "", checkpointsOutput{}, err
+	}
+	return "checkpoint " + one.ID, checkpointsOutput{[]checkpoint{about(one)}}, nil
+}
+
+func about(c snapshot.Checkpoint) checkpoint {
+	return checkpoint{ID: c.ID, Name: c.Name, Time: c.Time.UTC().Format(time.RFC3339), Files: c.Files, Bytes: c.Bytes}
+}
+
+func (t *Toolbox) checkpoints(ctx context.Context, _ call, _ struct{}) (string, checkpointsOutput, error) {
+	out := checkpointsOutput{Checkpoints: []checkpoint{}}
+	list, err := t.cfg.History.List(ctx)
+	if err != nil {
+		return "", out, err
+	}
+	var b strings.Builder
+	for _, c := range list {
+		one := about(c)
+		out.Checkpoints = append(out.Checkpoints, one)
+		fmt.Fprintf(&b, "%s  %s  %s  %s\n", one.ID, one.Time, text.Count(one.Files, "file"), text.Visible(one.Name))
+	}
+	if len(list) == 0 {
+		b.WriteString("[there is no checkpoint]\n")
+	}
+	return b.String(), out, nil
+}
+
+func (t *Toolbox) rollback(ctx context.Context, _ call, in rollbackInput) (string, changesOutput, error) {
+	out := changesOutput{Workspace: t.cfg.History.Dir(), Changes: []changed{}}
+	if in.ID == "" {
+		return "", out, errors.New("write the id of a checkpoint: checkpoints lists them")
+	}
+	list, err := t.cfg.History.Rollback(ctx, in.ID)
+	if err != nil {
+		return "", out, err
+	}
+	var changes []Change
+	for _, c := range list {
+		changes = append(changes, Change{Change: c})
+	}
+	return "the workspace is as at checkpoint " + text.Visible(in.ID) + "\n" + out.add(changes), out, nil
+}
