@@ -58,6 +58,8 @@ type hostilePeer struct {
 	s      scenario
 	once   sync.Once
 	atWork atomic.Bool // the agent was started, and others are operators
+	peer   ssh.Conn
+	asked  chan struct{} // of a place: closed when the session is to end
 }
 
 func (h *hostilePeer) serve() error {
@@ -76,16 +78,22 @@ func (h *hostilePeer) serve() error {
 	if err != nil {
 		return err
 	}
+	return h.serveOn(conn, boot)
+}
+
+// serveOn serves a controller on a connection.
+func (h *hostilePeer) serveOn(conn net.Conn, boot wire.Bootstrap) error {
 	key, err := ssh.ParsePrivateKey(boot.HostKey)
 	if err != nil {
 		return err
 	}
 	cfg := &ssh.ServerConfig{PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil }}
 	cfg.AddHostKey(key)
-	_, chans, reqs, err := ssh.NewServerConn(conn, cfg)
+	peer, chans, reqs, err := ssh.NewServerConn(conn, cfg)
 	if err != nil {
 		return err
 	}
+	h.peer = peer
 	go h.globals(reqs)
 	for n := range chans {
 		go h.channel(n)
@@ -165,6 +173,12 @@ func (h *hostilePeer) channel(n ssh.NewChannel) {
 		h.files(ch, extra)
 	case "events":
 		h.events(ch)
+		if h.asked != nil {
+			<-h.asked
+			_ = ch.Close()
+		}
+	case "session":
+		h.end(ch, extra)
 	}
 }
 
@@ -199,6 +213,12 @@ func (h *hostilePeer) exec(ch ssh.Channel, first []byte) {
 		case "junk":
 			_, _ = ch.SendRequest("end@agentsh", false, []byte(strings.Repeat("[", 200_000)))
 			return
+		case "channels":
+			h.openChannels()
+		case "requests":
+			for range manyChannels {
+				_, _, _ = h.peer.SendRequest("more@agentsh", false, bytes.Repeat([]byte("x"), 1000))
+			}
 		}
 	}
 	end, _ := json.Marshal(map[string]any{"exit": exit, "output": printed, "tree": wire.TreeEmpty{}})

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"mvdan.cc/sh/v3/syntax"
+
 	"agentsh/controller/sandbox"
 	"agentsh/internal/channel"
 	"agentsh/internal/socket"
@@ -57,7 +59,10 @@ func Parse(address, keyFile string) (Carrier, error) {
 	case keyFile != "":
 		return nil, fmt.Errorf("%q takes no key: only a place that listens has one", address)
 	case strings.HasPrefix(address, schemeExec):
-		argv := strings.Fields(address[len(schemeExec):])
+		argv, err := words(address[len(schemeExec):])
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", address, err)
+		}
 		if len(argv) == 0 {
 			return nil, fmt.Errorf("%q names no program: write exec:PROGRAM [ARGUMENT]", address)
 		}
@@ -67,6 +72,55 @@ func Parse(address, keyFile string) (Carrier, error) {
 		return program{address, argv}, err
 	}
 	return nil, fmt.Errorf("%q is no place: write ssh://USER@HOST, exec:PROGRAM [ARGUMENT], %s", address, socket.Forms)
+}
+
+// words splits a command line as a shell does. Quotes and backslashes have their meaning;
+// nothing is expanded.
+func words(text string) ([]string, error) {
+	var out []string
+	for w, err := range syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).WordsSeq(strings.NewReader(text)) {
+		var word strings.Builder
+		if err == nil {
+			err = literal(&word, w.Parts, "")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("split the command line: %w", err)
+		}
+		out = append(out, word.String())
+	}
+	return out, nil
+}
+
+// literal writes the text of parts of a word. A backslash is that of its next character if
+// that is one of escaped; empty: any.
+func literal(to *strings.Builder, parts []syntax.WordPart, escaped string) error {
+	for _, part := range parts {
+		var err error
+		switch p := part.(type) {
+		case *syntax.Lit:
+			for text := p.Value; text != ""; {
+				before, after, found := strings.Cut(text, "\\")
+				to.WriteString(before)
+				if found && escaped != "" && !strings.ContainsAny(after[:min(1, len(after))], escaped) {
+					to.WriteByte('\\')
+				} else if found && after != "" { // the backslash goes, whatever follows stays
+					to.WriteByte(after[0])
+					after = after[1:]
+				}
+				text = after
+			}
+		case *syntax.SglQuoted:
+			to.WriteString(p.Value)
+		case *syntax.DblQuoted:
+			err = literal(to, p.Parts, "$`\"\\")
+		default:
+			err = errors.New("no shell reads it: put $, ` and parentheses in single quotes")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sshCommand is the command line of the system's ssh program. Its configuration, agent

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -310,6 +311,28 @@ func TestAddressesOfPlaces(t *testing.T) {
 	for name, address := range map[string]string{NameSSH: "exec:sh", NameExec: "ssh://host", "cloud": "exec:sh", NameSocket: "exec:sh"} {
 		if _, err := Open(name, address, "", Config{}); err == nil {
 			t.Errorf("backend %s takes %s", name, address)
+		}
+	}
+}
+
+func TestACommandLineIsSplitAsAShellDoes(t *testing.T) {
+	for text, want := range map[string][]string{
+		"docker exec -i c sh":         {"docker", "exec", "-i", "c", "sh"},
+		" a  b\tc ":                   {"a", "b", "c"},
+		`sh -c 'exec ssh "$HOST" sh'`: {"sh", "-c", `exec ssh "$HOST" sh`},
+		`a "b c"'d e' f\ g`:           {"a", "b cd e", "f g"},
+		`'' ""`:                       {"", ""},
+		`"a\"b\$c"`:                   {`a"b$c`},
+		"~/x *.c {a,b} a=b":           {"~/x", "*.c", "{a,b}", "a=b"},
+	} {
+		got, err := words(text)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"a 'b", `a "b`, "a $HOME", "a `b`", "a $(b)", "a | b", "a; b", "a > b", "a $((1))", "a & b", "(a)"} {
+		if got, err := words(text); err == nil {
+			t.Errorf("%s: %q", text, got)
 		}
 	}
 }
