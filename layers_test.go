@@ -43,9 +43,11 @@ var ranks = map[string]int{
 	"internal/paths":                 -1, // questions about names of files
 	"internal/project":               1,  // finds what a command line does not name; starts nothing
 	"internal/selfexec":              0,
+	"internal/shellsocket":           2, // how the shells of a shared session ask for it
 	"internal/refusals":              1, // of a log's events, for a person
 	"supervisor/probe/trial":         0, // tests of every package ask it through testenv
 	"internal/shim":                  0, // the command installs, sessions show the originals
+	"internal/shim/client":           0, // a program that starts as a shell has it
 	"internal/beneath":               0, // files below a descriptor, through no link
 	"internal/trash":                 1, // the file server saves deleted files, the command restores them
 	"internal/snapshot":              1, // checkpoints, previous content and the store of a user

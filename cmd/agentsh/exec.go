@@ -510,11 +510,7 @@ func (o *execOptions) directories(configured string) (cwd, workspace string, err
 
 // hereIn is the current directory when it is in the workspace, else that.
 func hereIn(workspace string) string {
-	here, err := os.Getwd()
-	if err != nil || !paths.Within(here, workspace) { // it may have been removed
-		return workspace
-	}
-	return here
+	return shim.StartIn(paths.Here(), workspace)
 }
 
 // environment is the requested environment; NAME alone takes this process's value.

@@ -172,7 +172,7 @@ func eventsIn(path string, size int64) func(context.Context, func(wire.Event)) e
 		defer func() { _ = watch.Close() }() // nothing was written
 		for err == nil {
 			from := size
-			if size, err = logSize(path); err != nil {
+			if size, err = audit.Size(path); err != nil {
 				break
 			}
 			if err = audit.ReadSince(path, from, fn); err == nil {

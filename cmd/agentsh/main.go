@@ -8,6 +8,7 @@ import (
 
 	"agentsh/internal/foreground"
 	"agentsh/internal/shim"
+	_ "agentsh/internal/shim/client" // it starts shells before main
 	"agentsh/supervisor"
 )
 

@@ -4,12 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
-	"os"
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/audit"
 	"agentsh/supervisor/host"
 )
 
@@ -55,7 +54,7 @@ func (a *attached) close() error { return a.client.Close() }
 // execute runs one command in the session and disconnects.
 func (a *attached) execute(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (result, error) {
 	r := result{exit: wire.Exit{Kind: wire.ExitLost}, auditPath: a.one.Audit}
-	before, err := logSize(a.one.Audit)
+	before, err := audit.Size(a.one.Audit)
 	if err != nil {
 		return r, errors.Join(err, a.close())
 	}
@@ -67,20 +66,12 @@ func (a *attached) execute(ctx context.Context, request wire.ExecRequest, stream
 	last := caller.leave(a.one.Audit)
 	if err != nil {
 		if r.exit.Cause == wire.CauseSupervisor {
-			r.exit = r.exit.Cause.Exit(fmt.Sprintf("process %d of session %s is gone, and all that it ran", a.one.PID, a.one.Name))
+			r.exit = a.one.Gone()
 		}
 		return r, errors.Join(err, a.close())
 	}
 	r.refused, err = refusedSince(a.one.Audit, before, last)
 	return r, errors.Join(err, a.close())
-}
-
-func logSize(path string) (int64, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0, fmt.Errorf("audit log: %w", err)
-	}
-	return info.Size(), nil
 }
 
 // terminal takes the terminal of this process and asks the questions of one command on it. A

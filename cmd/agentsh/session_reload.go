@@ -10,6 +10,7 @@ import (
 	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
+	"agentsh/internal/shim"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/host"
@@ -84,7 +85,7 @@ func reloaded(one host.Running, file, config string) (*policy.Policy, error) {
 		File: file, Alone: config != "", Operator: operator.Policy, Workspace: one.Workspace, State: state,
 		Vars: host.PolicyVars(one.Workspace, operator.Vars), Notes: os.Stderr, Open: operator.Container.WholeTrees, Look: true,
 	}
-	if one.Name == sharedName { // its policy is the machine's, whoever calls
+	if one.Name == shim.SessionName { // its policy is the machine's, whoever calls
 		find.Alone = true
 		delete(find.Vars, "USER_HOME")
 	}

@@ -18,6 +18,7 @@ import (
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
+	"agentsh/internal/paths"
 	"agentsh/internal/project"
 	"agentsh/internal/shim"
 	"agentsh/policy"
@@ -59,11 +60,7 @@ func shimCommand(ctx context.Context, executable string, argv []string, std stdi
 	if err != nil {
 		return err
 	}
-	here, err := os.Getwd()
-	if err != nil {
-		here = "" // it may have been removed
-	}
-	fmt.Fprint(std.err, shim.NoteDirectory(here, w.workspace(), w.start()))
+	fmt.Fprint(std.err, shim.NoteDirectory(paths.Here(), w.workspace(), w.start()))
 	return o.runWith(ctx, w, argv, std)
 }
 

@@ -13,9 +13,6 @@ import (
 	"agentsh/supervisor/host"
 )
 
-// sharedName is the name of the session that the shells of a user share.
-const sharedName = "shim"
-
 // shimSession opens the session of a shim: its own, or the shared one.
 func (o *execOptions) shimSession(ctx context.Context) (runner, error) {
 	session, err := shim.Session("/")
@@ -35,7 +32,7 @@ func (o *execOptions) shimSession(ctx context.Context) (runner, error) {
 // joinShared connects to the session of this user's shells, and starts it where there is
 // none.
 func (o *execOptions) joinShared(ctx context.Context, registry *host.Registry) (*attached, error) {
-	client, one, err := registry.Join(ctx, sharedName, version, func() (host.Described, error) {
+	client, one, err := registry.Join(ctx, shim.SessionName, version, func() (host.Described, error) {
 		plan, err := o.plan()
 		if err != nil {
 			return host.Described{}, err
@@ -95,7 +92,7 @@ func serveShared(ctx context.Context) error {
 	}
 	a, err := o.joinShared(ctx, registry)
 	if err == nil {
-		err = errors.Join(a.close(), registry.AwaitEnd(ctx, sharedName))
+		err = errors.Join(a.close(), registry.AwaitEnd(ctx, shim.SessionName))
 	}
 	if ctx.Err() == nil {
 		if err == nil {
@@ -103,7 +100,7 @@ func serveShared(ctx context.Context) error {
 		}
 		return err
 	}
-	if err := registry.Destroy(context.WithoutCancel(ctx), sharedName); err != nil && !errors.Is(err, host.ErrNoSession) {
+	if err := registry.Destroy(context.WithoutCancel(ctx), shim.SessionName); err != nil && !errors.Is(err, host.ErrNoSession) {
 		return failure.New(failure.Ours, err, "")
 	}
 	return nil

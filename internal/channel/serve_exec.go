@@ -21,8 +21,8 @@ const maxControl = 64
 
 // serveExec serves one command.
 func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
-	s.cfg.Clients.count(1)
-	defer s.cfg.Clients.count(-1)
+	s.cfg.Clients.Count(1)
+	defer s.cfg.Clients.Count(-1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stdin := &stdinReader{r: ch, end: make(chan int64, 1), gone: ctx.Done()}

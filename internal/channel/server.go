@@ -81,8 +81,8 @@ func (c *Clients) Reported() <-chan struct{} {
 	return c.reported
 }
 
-// count changes the number of commands whose end was not reported.
-func (c *Clients) count(by int) {
+// Count changes the number of commands whose end was not reported.
+func (c *Clients) Count(by int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.running += by; c.running == 0 && by < 0 && c.reported != nil {

@@ -65,20 +65,30 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	if err := requireFree(ctx, file); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
+	return listenAt(ctx, "unix", file)
+}
+
+// ListenPackets is Listen for a socket of packets, at a path where there is none.
+func ListenPackets(ctx context.Context, file string) (net.Listener, error) {
+	return listenAt(ctx, "unixpacket", file)
+}
+
+// listenAt makes a socket for this user alone, which appears when it listens.
+func listenAt(ctx context.Context, network, file string) (net.Listener, error) {
 	dir := filepath.Join(filepath.Dir(file), "."+rand.Text()[:8])
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", address, err)
+		return nil, fmt.Errorf("listen on %s: %w", file, err)
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // an empty directory of this function
 	made := filepath.Join(dir, "s")
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "unix", made)
+	l, err := lc.Listen(ctx, network, made)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", address, err)
+		return nil, fmt.Errorf("listen on %s: %w", file, err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, file)); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", address, errors.Join(err, l.Close()))
+		return nil, fmt.Errorf("listen on %s: %w", file, errors.Join(err, l.Close()))
 	}
 	return &unixListener{l, file}, nil
 }

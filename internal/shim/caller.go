@@ -8,6 +8,14 @@ import (
 	"agentsh/internal/paths"
 )
 
+// StartIn is where a command starts whose caller is in a directory, empty if it has none.
+func StartIn(here, workspace string) string {
+	if here == "" || !paths.Within(here, workspace) {
+		return workspace
+	}
+	return here
+}
+
 // NoteDirectory is the line that a shell prints which starts in another directory than
 // its caller's; empty: it starts there. here is the caller's directory, empty if it has
 // none any more.

@@ -79,6 +79,9 @@ type Shell struct {
 	Real string // of the original, below the root
 }
 
+// SessionName is the name of the session that the shells of a user share.
+const SessionName = "shim"
+
 // Sessions in which shells run.
 const (
 	Own    = "own"    // each shell has a session of its own

@@ -3,6 +3,7 @@ package wire
 import (
 	"io"
 	"io/fs"
+	"os"
 )
 
 // Started reports that a command's program is about to run.
@@ -55,9 +56,23 @@ type Streams struct {
 	// Exited is called at most once when the program has ended. Its output may still
 	// be unread, and its children may still run.
 	Exited func(Exit)
+	// Pipes is a caller that reads and writes the pipes of its command itself. Stdin,
+	// Stdout and Stderr are not used then. nil: the supervisor copies.
+	Pipes Pipes
 	// Gone is closed when the caller has gone and nobody can take its place. A command
 	// that is being killed then has no grace. nil: it stays.
 	Gone <-chan struct{}
+}
+
+// Pipes is a caller on this machine that has its ends of a command's pipes.
+type Pipes interface {
+	// Take gives the caller its ends when the command runs. The caller closes none of
+	// the files, except to tell the command that its input has ended or that nobody
+	// reads its output.
+	Take(stdin, stdout, stderr *os.File)
+	// Delivered waits until the caller has read what the command wrote before its end,
+	// and counts it; nil: the caller has gone.
+	Delivered() *OutputEnd
 }
 
 // Codes of [Error].

@@ -239,3 +239,12 @@ func (w *FileWatch) Wait(ctx context.Context) error {
 	}
 	return err
 }
+
+// Size returns the size of a log's file in bytes, for [ReadSince].
+func Size(path string) (int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, fmt.Errorf("audit log: %w", err)
+	}
+	return info.Size(), nil
+}

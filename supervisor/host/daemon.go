@@ -16,6 +16,7 @@ import (
 
 	"agentsh/internal/channel"
 	"agentsh/internal/listen"
+	"agentsh/internal/shim"
 	"agentsh/internal/wire"
 	"agentsh/seccomp/target"
 	"agentsh/supervisor/launch"
@@ -172,7 +173,7 @@ func (d *daemon) serve(ctx context.Context, o Options) error {
 	return errors.Join(err, d.ending.close(), d.close())
 }
 
-// answer takes connections until the session ends, and waits for their ends.
+// answer makes the sockets of the session and serves them.
 func (d *daemon) answer(ctx context.Context) error {
 	if err := d.openFiles(); err != nil {
 		return err
@@ -183,6 +184,33 @@ func (d *daemon) answer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	listeners := []listener{{l, d.connection}}
+	if filepath.Base(filepath.Dir(d.socket)) == shim.SessionName {
+		s, l, err := d.listenShells(ctx)
+		if err != nil {
+			return errors.Join(err, closeAll(listeners))
+		}
+		listeners = append(listeners, listener{l, s.connection})
+	}
+	return d.accept(ctx, listeners)
+}
+
+// listener is a socket of the session, with what serves a connection.
+type listener struct {
+	net.Listener
+	serve func(context.Context, net.Conn)
+}
+
+func closeAll(listeners []listener) error {
+	var errs []error
+	for _, l := range listeners {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// accept takes connections until the session ends, and waits for their ends.
+func (d *daemon) accept(ctx context.Context, listeners []listener) error {
 	ctx, ended := d.limited(ctx)
 	defer ended()
 	if d.owner != nil {
@@ -197,18 +225,26 @@ func (d *daemon) answer(ctx context.Context) error {
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	defer cancel()
-	stop := context.AfterFunc(serving, func() { _ = l.Close() })
+	stop := context.AfterFunc(serving, func() { _ = closeAll(listeners) })
 	defer stop()
 	connections.Go(func() {
 		d.awaitEnd(ctx, serving)
-		_ = l.Close()
+		_ = closeAll(listeners)
 		awaitCallers(serving, d.server.Clients)
 		cancel()
 	})
 	if err := d.announce(ctx); err != nil {
-		return errors.Join(err, l.Close())
+		return errors.Join(err, closeAll(listeners))
 	}
-	spared := &listen.Sparing{Listener: l, Refused: func(_ net.Conn, err error) {
+	for _, l := range listeners[1:] {
+		connections.Go(func() { _ = d.take(serving, l, &connections) }) // it ends with the session
+	}
+	return d.take(serving, listeners[0], &connections)
+}
+
+// take serves the connections of one socket until the session ends.
+func (d *daemon) take(serving context.Context, l listener, connections *sync.WaitGroup) error {
+	spared := &listen.Sparing{Listener: l.Listener, Refused: func(_ net.Conn, err error) {
 		d.session.Config().Log.Warn("a connection to the session was refused", "error", err)
 	}}
 	for {
@@ -220,7 +256,7 @@ func (d *daemon) answer(ctx context.Context) error {
 			}
 			return fmt.Errorf("take a connection: %w", err)
 		}
-		connections.Go(func() { d.connection(serving, conn) })
+		connections.Go(func() { l.serve(serving, conn) })
 	}
 }
 

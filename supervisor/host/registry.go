@@ -38,6 +38,8 @@ const (
 	registryRecord = "session.json"
 	registryKeys   = "keys.json"
 	registryLog    = "log"
+	shellsSocket   = "shells"     // of a session that the shells of a user share
+	shellsKey      = "shells.key" // proves that a client of it can read the directory
 )
 
 // startingName is how the directory of a session that is being reserved is called.
@@ -68,6 +70,11 @@ type Running struct {
 	Build     string     `json:"build"`
 	Advisory  string     `json:"advisory,omitempty"` // rules that nothing enforces in it
 	wire.Origin
+}
+
+// Gone is the exit of a command whose supervisor has died.
+func (r Running) Gone() wire.Exit {
+	return wire.CauseSupervisor.Exit(fmt.Sprintf("process %d of session %s is gone, and all that it ran", r.PID, r.Name))
 }
 
 // sessionKeys are the keys of a session's clients.

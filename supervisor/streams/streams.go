@@ -30,7 +30,9 @@ type Streams struct {
 	stdin    *os.File    // the supervisor's end; nil: /dev/null
 	terminal *os.File    // the supervisor's end of the terminal; nil: pipes
 	outputs  []*output
-	copying  sync.WaitGroup // the output copies; the stdin copy ends by closing its pipe
+	pipes    wire.Pipes      // the caller, if it copies itself
+	written  *wire.OutputEnd // that it reported
+	copying  sync.WaitGroup  // the output copies; the stdin copy ends by closing its pipe
 }
 
 // output copies one stream of a command until everything that it wrote is read.
@@ -46,9 +48,9 @@ type output struct {
 // newPipes opens the pipes of a command. Release and Finish close them. owner
 // owns them, so that the command can open /dev/stdout and similar paths.
 func newPipes(s wire.Streams, owner *tarfs.Owner) (*Streams, error) {
-	p := &Streams{outputs: []*output{{to: s.Stdout}, {to: s.Stderr}}}
+	p := &Streams{outputs: []*output{{to: s.Stdout}, {to: s.Stderr}}, pipes: s.Pipes}
 	var err error
-	if s.Stdin == nil {
+	if s.Stdin == nil && s.Pipes == nil {
 		p.Child[0], err = os.Open(os.DevNull)
 	} else {
 		p.Child[0], p.stdin, err = os.Pipe()
@@ -86,6 +88,12 @@ func chown(f *os.File, owner *tarfs.Owner) error {
 // Start begins copying. The goroutine that writes stdin ends when the pipe is
 // closed or its source ends. It may outlive the command if the source blocks.
 func (p *Streams) Start(stdin io.Reader) {
+	if p.pipes != nil {
+		// These ends stay open here too. Without its caller the command must not take half
+		// an input as a whole one, and what it leaves running must be able to write.
+		p.pipes.Take(p.stdin, p.outputs[0].from, p.outputs[1].from)
+		return
+	}
 	switch {
 	case p.stdin == nil:
 	case p.terminal != nil:
@@ -144,6 +152,11 @@ func (p *Streams) Finish() (rest <-chan struct{}, err error) {
 	if p.stdin != nil && p.terminal == nil {
 		p.stdin.Close()
 	}
+	if p.pipes != nil {
+		p.written = p.pipes.Delivered()
+		p.closeChild()
+		return p.discard(), nil
+	}
 	var failed []error
 	now := time.Now()
 	for _, out := range p.outputs {
@@ -156,6 +169,15 @@ func (p *Streams) Finish() (rest <-chan struct{}, err error) {
 	}
 	p.copying.Wait()
 	p.closeChild()
+	done := p.discard()
+	for _, out := range p.outputs {
+		failed = append(failed, out.err)
+	}
+	return done, errors.Join(failed...)
+}
+
+// discard reads the outputs until their ends. The channel is closed then.
+func (p *Streams) discard() <-chan struct{} {
 	done := make(chan struct{})
 	var discarding sync.WaitGroup
 	for _, out := range p.outputs {
@@ -165,15 +187,16 @@ func (p *Streams) Finish() (rest <-chan struct{}, err error) {
 		discarding.Wait()
 		close(done)
 	}()
-	for _, out := range p.outputs {
-		failed = append(failed, out.err)
-	}
-	return done, errors.Join(failed...)
+	return done
 }
 
 // Written returns the number of bytes that the command wrote to each stream
-// before it ended. It is valid after Finish. A terminal has one stream.
+// before it ended. It is valid after Finish. A terminal has one stream. It is nil if a
+// caller that copies itself has gone.
 func (p *Streams) Written() *wire.OutputEnd {
+	if p.pipes != nil {
+		return p.written
+	}
 	end := &wire.OutputEnd{Stdout: p.outputs[0].n}
 	if len(p.outputs) > 1 {
 		end.Stderr = p.outputs[1].n
