@@ -14,11 +14,17 @@ import (
 
 // approvalSettings say who approves by a policy. channel says that somebody can
 // answer over a channel. A program in one of the governed directories never approves:
-// commands can change it.
-func approvalSettings(a policy.Approvals, channel bool, governed []wire.Governed) approve.Settings {
+// commands can change it. openTerminals says that commands can open the terminals of who approves.
+func approvalSettings(a policy.Approvals, channel, openTerminals bool, governed []wire.Governed) approve.Settings {
 	settings := approve.Settings{Timeout: a.Timeout}
 	switch a.Via {
 	case "tty":
+		if openTerminals {
+			settings.Closed = "commands of this session can read and write the terminal that would ask, as it has no namespaces " +
+				"and agentsh is not root. Write 'approvals: {via: command, command: [/path/to/program]}' in the policy, " +
+				"or run agentsh where sessions have namespaces"
+			break
+		}
 		settings.Present = true
 	case "channel":
 		if !channel {

@@ -102,7 +102,8 @@ func newSession(cfg Config, state *state) *Session {
 	s.approvals = approve.New(approve.Config{
 		Session: s.ID(), Emit: s.journal.emit,
 		Settings: func() approve.Settings {
-			return approvalSettings(s.rules.policy().Approvals(), cfg.Channel, cfg.Files.Governed)
+			return approvalSettings(s.rules.policy().Approvals(), cfg.Channel,
+				s.confined.missing.Has(probe.Namespaces) && os.Geteuid() != 0, cfg.Files.Governed)
 		},
 	})
 	s.life.ended = func(why *Ended) {

@@ -4,10 +4,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/testenv"
 )
@@ -267,4 +270,59 @@ func TestAQuestionThatNobodyAnswersInTimeIsDenied(t *testing.T) {
 		t.Errorf("exit %d, or a command has a terminal of its caller: %q", code, s.text())
 	}
 	s.see(t, "no answer within 100ms")
+}
+
+// A user's session without namespaces shares the user's terminals with its commands: the
+// question would be theirs to write and the answer theirs to read. So nothing is asked.
+func TestATerminalThatCommandsCanOpenIsNotAskedOn(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif)
+	dir := workDir(t)
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := filepath.Join(dir, "agentsh")
+	if err := os.WriteFile(inside, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "policy.yaml"), `version: 1
+name: ask
+approvals: {via: tty}
+command_rules:
+  - {name: ask, commands: [uname], decision: approve, timeout: 2s}
+  - {name: rest, commands: ['*'], decision: allow}
+file_rules:
+  - {name: all, paths: ['${WORKSPACE}/**', '/dev/**'], operations: ['*'], decision: allow}
+  - {name: system, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**', '/etc/**', '/proc/**'], operations: [read, list, stat, execute], decision: allow}
+signal_rules:
+  - {name: own, signals: ['@all'], target: {type: session}, decision: allow}
+`)
+	if out, err := exec.Command("chown", "-R", "1000:1000", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	s := newSeat(t)
+	number, err := unix.IoctlGetInt(int(s.master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal := "/dev/pts/" + strconv.Itoa(number)
+	if err := os.Chown(terminal, 1000, 5); err != nil { // as at a login
+		t.Fatal(err)
+	}
+	like := program(t, dir)
+	cmd := testenv.Without(t, []string{testenv.WithoutNamespaces}, inside, "exec", "--degraded", "any", "-p", "policy.yaml",
+		"-w", "work", "--", "sh", "-c", "echo written by a command >"+terminal+"; uname -s; echo status $?")
+	cmd.Path, cmd.Dir, cmd.Env = inside, like.Dir, like.Env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
+	user := &syscall.Credential{Uid: 1000, Gid: 1000, NoSetGroups: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Credential: user}
+	if err := cmd.Run(); err != nil {
+		t.Errorf("%v: %s", err, s.text())
+	}
+	s.see(t, "written by a command") // else there would be nothing to refuse
+	s.see(t, "status 126")
+	s.see(t, "can read and write the terminal that would ask")
+	if text := s.text(); strings.Contains(text, "question 1") || strings.Contains(text, "Linux") {
+		t.Errorf("%q", text)
+	}
 }
