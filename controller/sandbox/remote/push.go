@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"agentsh/internal/agentfile"
@@ -49,15 +51,50 @@ func findSupervisors(named string) (map[string]supervisor, error) {
 	return found, nil
 }
 
+// seen are the supervisors that this process has read. A program that was changed has
+// another identity.
+var seen sync.Map // of identity
+
+// identity is a file in one state.
+type identity struct {
+	path             string
+	device, inode    uint64
+	size             int64
+	modified, change syscall.Timespec
+}
+
+func identify(path string, f *os.File) (identity, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return identity{}, err
+	}
+	s, known := info.Sys().(*syscall.Stat_t)
+	if !known {
+		return identity{}, errors.New("its state is unknown")
+	}
+	return identity{path, s.Dev, s.Ino, s.Size, s.Mtim, s.Ctim}, nil
+}
+
 func readSupervisor(path string) (supervisor, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return supervisor{}, err
 	}
 	defer f.Close()
+	id, err := identify(path, f)
+	if err != nil {
+		return supervisor{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	if s, read := seen.Load(id); read {
+		return s.(supervisor), nil
+	}
 	h := sha256.New()
 	n, err := io.Copy(h, f)
-	return supervisor{path, n, hex.EncodeToString(h.Sum(nil))}, err
+	s := supervisor{path, n, hex.EncodeToString(h.Sum(nil))}
+	if err == nil {
+		seen.Store(id, s)
+	}
+	return s, err
 }
 
 // said begins the lines that the script at the place prints for this program.
@@ -68,17 +105,17 @@ const said = "agentsh-place "
 // bytes after that line belong to what the script starts.
 const script = `{ umask 077; LC_ALL=C; export LC_ALL
 say() { printf '\n%s%s\n' 'agentsh-''place ' "$*"; }
-private() { mkdir -p "$1" 2>/dev/null; [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] &&
+private() { [ -d "$1" ] || mkdir -p "$1" 2>/dev/null; [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] &&
 case $(ls -ld "$1") in drwx------*) [ -w "$1" ];; *) false;; esac; }
-same() { [ -f "$1" ] && [ ! -L "$1" ] && [ "$(sha256sum <"$1" 2>/dev/null | cut -d' ' -f1)" = "$g" ]; }
-m=$(uname -s)/$(uname -m); g=; n=
+same() { [ -f "$1" ] && [ ! -L "$1" ] && h=$(sha256sum <"$1" 2>/dev/null) && [ "${h%% *}" = "$g" ]; }
+m=$(uname -sm); m=${m%% *}/${m#* }; g=; n=
 case $m in
 CASES
 esac
 d=
-for c in "${HOME:+$HOME/.cache/agentsh}" "/var/tmp/agentsh-programs-$(id -u)"; do
-[ -n "$c" ] && [ "$c" != //.cache/agentsh ] && private "$c" && { d=$c; break; }
-done
+if [ -n "${HOME%/}" ] && private "$HOME/.cache/agentsh"; then d=$HOME/.cache/agentsh
+else c=/var/tmp/agentsh-programs-$(id -u); if private "$c"; then d=$c; fi
+fi
 p=$d/agentsh-$g; t=$d/new-$$
 if [ -z "$g" ]; then say none "$m"
 elif [ -z "$d" ]; then say error "no directory for programs: make ~/.cache/agentsh with mode 0700"
@@ -86,10 +123,9 @@ elif same "$p"; then say start; touch "$p"
 else say need "$a"; head -c "$n" >"$t"
 if [ "$(wc -c <"$t" | tr -d ' ')" != "$n" ]; then rm -f "$t"; g=; say error "$d: only a part of the program could be written"
 elif command -v sha256sum >/dev/null && ! same "$t"; then rm -f "$t"; g=; say error "the program arrived changed"
-elif chmod 755 "$t" && mv -f "$t" "$p"; then say start
+elif chmod 755 "$t" && mv -f "$t" "$p"; then say start; find "$d" -name 'agentsh-*' -mtime +30 -exec rm -f {} + 2>/dev/null
 else g=; say error "$d: cannot write the program"
 fi; fi
-if [ -n "$d" ]; then find "$d" -name 'agentsh-*' -mtime +30 -exec rm -f {} + 2>/dev/null; fi
 if [ -n "$g" ] && [ -n "$d" ]; then
 umask 022
 exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \

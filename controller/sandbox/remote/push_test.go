@@ -172,8 +172,31 @@ func TestAProgramThatWasNotUsedForAMonthIsRemoved(t *testing.T) {
 	if _, err := p.enter(programs); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.programs(); len(got) != 1 || got[0] != used {
+	if _, err := p.enter(fakeProgram(t, "two")); err != nil { // what is sent makes room
+		t.Fatal(err)
+	}
+	if got := p.programs(); len(got) != 2 || !slices.Contains(got, used) {
 		t.Errorf("left: %v", got)
+	}
+}
+
+func TestAProgramThatWasChangedIsReadAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agentsh")
+	var digests []string
+	for _, text := range []string{"one", "other"} {
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			s, err := readSupervisor(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			digests = append(digests, s.digest)
+		}
+	}
+	if digests[0] != digests[1] || digests[1] == digests[2] || digests[2] != digests[3] {
+		t.Errorf("digests: %q", digests)
 	}
 }
 
