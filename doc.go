@@ -115,7 +115,9 @@
 // # A tool of an agent outside
 //
 //  1. cmd/agentsh newMCPCommand opens a session and executes agentctl, which inherits a
-//     stream to it. The session ends when agentctl does (host.Described.Owner).
+//     stream to it. The session ends when agentctl does (host.Described.Owner). Or
+//     cmd/agentctl newMCPCommand starts a run, in which controller.AgentOptions.Outside
+//     serves the tools in place of the agent.
 //  2. tools.Toolbox.Serve reads a call. Each tool is a command in the sandbox, by
 //     sandbox.Executor, and so the first walk.
 //  3. The refusals of the command come from the audit log, and stand in the result.

@@ -35,18 +35,19 @@ type agentLoop struct {
 	counts     *counts
 	legacy     runDirectory // of scripts of other runners
 
-	maxOutput  int64             // bytes that the agent may print in one iteration
-	iterations []IterationResult // iterations that ran
-	work       work              // of the last one that was extracted
-	skipped    []string          // files of transcripts that were not taken, each with the reason
-	hookLog    int               // entries that were read
+	outside    func(context.Context, Workplace) error // in place of the agent; nil: it runs
+	maxOutput  int64                                  // bytes that the agent may print in one iteration
+	iterations []IterationResult                      // iterations that ran
+	work       work                                   // of the last one that was extracted
+	skipped    []string                               // files of transcripts that were not taken, each with the reason
+	hookLog    int                                    // entries that were read
 }
 
 // run runs the iterations. After a failure, the fields of the loop describe
 // what was done.
 func (l *agentLoop) run(ctx context.Context) error {
 	most := 1
-	if l.harness.ValidationLoop.Script.V != "" {
+	if l.harness.ValidationLoop.Script.V != "" && l.outside == nil {
 		most = max(l.harness.ValidationLoop.MaxIterations.Or(1), 1)
 	}
 	for n := 1; ; n++ {
@@ -78,12 +79,16 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 	}
 	listener := newListener(n, l.results, l.progress)
 	limited := newOutputLimit(l.sandbox, l.maxOutput)
-	exit, err := runtime.Run(ctx, limited, rt, *in, listener.add)
+	var ex sandbox.Executor = limited
+	if l.outside != nil {
+		ex = l.sandbox // each tool has a limit of its own
+	}
+	exit, err := l.runAgent(ctx, ex, listener, limit)
 	it := IterationResult{Number: n, Exit: exit, Duration: time.Since(start)}
 	l.readHookLog(ctx)
 	listener.into(&it)
 	l.results.logError = errors.Join(l.results.logError, listener.failed)
-	failed := listener.end(agentFailure(exit, err, limit), rt.Traits().Ends)
+	failed := listener.end(agentFailure(exit, err, limit), rt.Traits().Ends && l.outside == nil)
 	if over := limited.failure(); over != nil {
 		failed = over
 	}
@@ -100,6 +105,25 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 		return it, failed
 	}
 	return l.validate(ctx, it)
+}
+
+// runAgent runs the agent of the harness, or what works in its place until the time limit.
+func (l *agentLoop) runAgent(ctx context.Context, ex sandbox.Executor, to *listener, limit time.Duration) (wire.Exit, error) {
+	in, rt := l.program.invocation, l.program.runtime
+	if l.outside == nil {
+		return runtime.Run(ctx, ex, rt, in, to.add)
+	}
+	c, err := rt.Command(in)
+	if err != nil {
+		return wire.Exit{}, fmt.Errorf("prepare runtime %s: %w", rt.Name(), err)
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err = l.outside(limited, Workplace{Sandbox: ex, Dir: in.Start(), Env: c.Env, Run: c.Run})
+	if limited.Err() != nil && ctx.Err() == nil {
+		return wire.Exit{Kind: wire.ExitDeadline}, nil
+	}
+	return wire.Exit{Kind: wire.ExitExited}, err
 }
 
 // removeState removes the program's own state of the previous iteration.

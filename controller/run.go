@@ -31,11 +31,27 @@ type Options struct {
 	Environ    []string // the host's environment, NAME=value
 	Progress   func(Update)
 	Force      context.Context // its end stops the extraction after a stopped run; may be nil
-	MaxOutput  int64           // bytes that an agent may print in one iteration; 0: DefaultOutput
+	Agent      AgentOptions
 	// KeepSandbox is how long the sandbox outlives the controller if the agent fails
 	// or the controller is killed. 0: it is deleted at once.
 	KeepSandbox time.Duration
 	Images      image.Config // where images are
+}
+
+// AgentOptions say how the agent works.
+type AgentOptions struct {
+	MaxOutput int64 // bytes that it may print in one iteration; 0: DefaultOutput
+	// Outside works in the sandbox in place of the agent of the harness; nil: that runs. The
+	// work is taken out when it returns, as after an agent.
+	Outside func(context.Context, Workplace) error
+}
+
+// Workplace is a sandbox that is ready for [AgentOptions.Outside].
+type Workplace struct {
+	Sandbox sandbox.Executor
+	Dir     string            // where commands start
+	Env     []string          // of every command, NAME=value
+	Run     map[string]string // see [wire.ExecRequest]
 }
 
 // run is the state of one run. Its methods are the steps and the code that runs

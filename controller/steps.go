@@ -331,7 +331,7 @@ func (r *run) iterations(ctx context.Context) error {
 	}
 	loop := &agentLoop{
 		harness: r.plan.harness, program: r.program, sandbox: r.box.sandbox, results: r.results, scripts: r.scripts(), progress: r.progress,
-		legacy: r.runDirectory(), counts: r.counts, maxOutput: r.o.MaxOutput,
+		legacy: r.runDirectory(), counts: r.counts, maxOutput: r.o.Agent.MaxOutput, outside: r.o.Agent.Outside,
 		extraction: extraction{
 			sandbox: r.box.sandbox, checkout: r.checkout, results: r.results, recordDir: r.journal.dir.Path,
 			findings: r.findings, control: r.control, progress: r.progress,

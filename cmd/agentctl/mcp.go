@@ -7,35 +7,194 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
+	"agentsh/controller/sandbox/host"
 	"agentsh/controller/tools"
 	"agentsh/internal/channel"
+	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 )
 
 // mcpFlags are the flags of agentctl mcp.
 type mcpFlags struct {
-	session int // descriptor
+	run     runFlags
+	policy  string
+	session int // descriptor of the session of 'agentsh mcp'
+	alive   int // descriptor that ends when the work shall end
 }
 
 func newMCPCommand() *cobra.Command {
 	var f mcpFlags
 	cmd := &cobra.Command{
-		Use:     "mcp",
-		Short:   "Serve the tools of a session that agentsh hands over",
-		Example: "  agentctl mcp --session-fd 5",
-		Hidden:  true,
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.serveSession(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		Use:   "mcp [FILE | --policy FILE] [--repo DIR] [--out DIR]",
+		Short: "Serve the tools of a new sandbox to an agent outside it",
+		Long: `mcp makes a sandbox as a run does, with the repository in it, and serves its tools over
+the Model Context Protocol (MCP) on standard input and output. An agent program outside
+starts this command, and works in the sandbox in place of its own shell and file tools.
+
+FILE is a harness. Its agent does not run; everything else is as in agentctl run: checks,
+scans, files, environment, credentials and timeout_minutes. --policy takes the place of a
+harness that has nothing but a policy.
+
+When the client closes the stream, or ends in any way, the work is taken out as after a
+run: commits become a branch of the repository, and --out gets the results. The first
+SIGINT or SIGTERM asks for that too; the second stops as it stops a run. Standard error
+has the messages.`,
+		Example: "  claude mcp add sandbox -- agentctl mcp --policy policy.yaml --repo ~/src/app --out ~/out",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.session > 0 {
+				return f.serveSession(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+			}
+			if (len(args) == 1) == (f.policy != "") {
+				return errors.New("name a harness, or a policy with --policy")
+			}
+			if f.alive == 0 {
+				return behind(cmd)
+			}
+			return f.serveRun(cmd, args)
 		},
+		ValidArgsFunction: completeYAML,
 	}
-	cmd.Flags().IntVar(&f.session, "session-fd", 0, "descriptor `N` of the session of 'agentsh mcp'")
+	f.run.addInputs(cmd, ".", "git repository the agent works on: its top `DIR`, or one below it in which commands start")
+	flags := cmd.Flags()
+	flags.StringVar(&f.policy, "policy", "", "policy `FILE`, in place of a harness")
+	flags.IntVar(&f.session, "session-fd", 0, "descriptor `N` of the session of 'agentsh mcp', which starts this command")
+	flags.IntVar(&f.alive, "alive-fd", 0, "descriptor `N` that ends when the work shall end")
+	for _, own := range []string{"session-fd", "alive-fd"} {
+		_ = flags.MarkHidden(own) // of these programs alone; fails for an unknown flag only
+	}
+	_ = cmd.RegisterFlagCompletionFunc("policy", completeYAML) // fails for an unknown flag only
+	f.run.load.add(cmd)
 	return cmd
+}
+
+// behind starts this program again, which makes the sandbox and takes the work out. So the
+// work is not lost when a client kills this process soon after its end.
+func behind(cmd *cobra.Command) error {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, foreground.EndSignals()...)
+	defer signal.Stop(signals)
+	again, err := host.StartAgain(append(slices.Clone(os.Args[1:]), "--alive-fd", fmt.Sprint(host.AliveFD)))
+	if err != nil {
+		return &failure{code: controller.ExitSandbox, err: err}
+	}
+	if cmd.Context().Err() != nil { // a signal came before
+		again.Ask()
+	}
+	asked := false
+	for {
+		select {
+		case s := <-signals:
+			if asked {
+				again.Signal(s)
+			}
+			asked = true
+			again.Ask()
+		case <-again.Ended():
+			if code := again.Code(); code != controller.ExitDone {
+				return &failure{code: code}
+			}
+			return nil
+		}
+	}
+}
+
+// serveRun serves the tools of a run.
+func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
+	stderr := cmd.ErrOrStderr()
+	syscall.CloseOnExec(f.alive)
+	alive := os.NewFile(uintptr(f.alive), "alive")
+	file, remove, err := f.harness(args)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	o, err := f.run.options(file)
+	if err != nil {
+		return err
+	}
+	if f.policy != "" {
+		o.Load.Root = "/"
+	}
+	progress := newProgress(stderr, stderr, true)
+	ctx, force, stop := interruptible(cmd.Context(), abandonRun(stderr))
+	defer stop()
+	serving, end := context.WithCancel(ctx)
+	defer end()
+	go func() { // ends with the program in front, or with this one
+		_, _ = io.Copy(io.Discard, alive)
+		end()
+	}()
+	o.Progress, o.Force = progress.update, force
+	o.Agent.Outside = func(limited context.Context, w controller.Workplace) error {
+		limited, cancel := context.WithCancel(limited)
+		defer cancel()
+		defer context.AfterFunc(serving, cancel)()
+		return serveWorkplace(limited, w, cmd.InOrStdin(), os.Stdout)
+	}
+	result, err := controller.Run(ctx, o)
+	progress.end()
+	if len(result.Iterations) > 0 {
+		printResult(stderr, result)
+	}
+	return runFailure(stderr, err)
+}
+
+// serveWorkplace serves the tools of a run until the client or ctx ends.
+func serveWorkplace(ctx context.Context, w controller.Workplace, in io.Reader, out io.WriteCloser) error {
+	box, err := tools.New(ctx, tools.Config{
+		Program: "agentctl", Version: version, Sandbox: w.Sandbox, Dir: w.Dir, Env: w.Env, Run: w.Run, History: historyOf(w.Sandbox),
+	})
+	if err != nil {
+		return err
+	}
+	defer box.Close()
+	if err := box.Serve(ctx, io.NopCloser(in), out); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("the stream to the client: %w", err)
+	}
+	return nil
+}
+
+// harness is the file of the harness. One that --policy stands for is made, until remove is called.
+func (f *mcpFlags) harness(args []string) (file string, remove func(), err error) {
+	if f.policy == "" {
+		return args[0], func() {}, nil
+	}
+	policy, err := filepath.Abs(f.policy)
+	if err != nil {
+		return "", nil, err
+	}
+	if _, err := os.Stat(policy); err != nil {
+		return "", nil, fmt.Errorf("--policy: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "agentctl-mcp-")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) } // only text of this command is in it
+	agent := filepath.Join(dir, "mcp.md")
+	data, err := json.Marshal(map[string]any{
+		"agent": strings.TrimPrefix(agent, "/"), "policy": strings.TrimPrefix(policy, "/"), "runtime": "command", "command": []string{"true"},
+		"role": "mcp", "timeout_minutes": 24 * 60,
+	})
+	file = filepath.Join(dir, "mcp.yaml")
+	if err == nil {
+		err = errors.Join(os.WriteFile(file, data, 0o600), os.WriteFile(agent, []byte("# mcp\n"), 0o600))
+	}
+	if err != nil {
+		remove()
+		return "", nil, err
+	}
+	return file, remove, nil
 }
 
 // maxHanded bounds the description of a session, in bytes.

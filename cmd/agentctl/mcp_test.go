@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentsh/controller"
 	"agentsh/internal/testenv"
 )
 
@@ -408,5 +410,76 @@ func eventually(t testing.TB, holds func() bool) {
 		case <-limit:
 			t.Fatal("it does not come to hold")
 		}
+	}
+}
+
+// serveRun starts 'agentctl mcp' for a fixture and connects to it.
+func serveRun(p *fixture, flags ...string) *toolbox {
+	p.t.Helper()
+	b := &toolbox{t: p.t, stderr: &bytes.Buffer{}}
+	b.cmd = p.command(append([]string{"mcp", "--repo", "repo", "--out", "out"}, flags...)...)
+	b.cmd.Stderr = b.stderr
+	var err error
+	b.session, err = mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).
+		Connect(context.Background(), &mcp.CommandTransport{Command: b.cmd, TerminateDuration: 2 * time.Minute}, nil)
+	if err != nil {
+		p.t.Fatalf("%v\n%s", err, b.stderr)
+	}
+	return b
+}
+
+// TestARunServesItsTools works in a sandbox by tools, and takes the work out in each way in which
+// a client ends.
+func TestARunServesItsTools(t *testing.T) {
+	for name, end := range map[string]func(b *toolbox){
+		"its stream": func(b *toolbox) { _ = b.session.Close() },
+		"SIGTERM":    func(b *toolbox) { _ = b.cmd.Process.Signal(syscall.SIGTERM) },
+		"SIGKILL":    func(b *toolbox) { _ = b.cmd.Process.Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newFixture(t, "exit 1", "")
+			flags := []string{"harness.yaml"}
+			if name == "its stream" {
+				flags = []string{"--policy", "policy.yaml"}
+			}
+			b := serveRun(p, flags...)
+			text, _ := b.call("edit", args{"path": "a.txt", "old_text": "one", "new_text": "two"}, false)
+			b.want(text, "/sandbox/workspace/repo/a.txt")
+			b.call("exec", args{"command": "git commit -qam second && echo x >new.txt"}, false)
+			text, out := b.call("exec", args{"argv": []string{"kill", "1"}}, false)
+			b.want(text, "block-kill", "processes are not signalled from here")
+			if out["exit_code"] != 126.0 {
+				t.Errorf("%v", out)
+			}
+			text, _ = b.call("checkpoint", args{}, false)
+			b.want(text, "checkpoint 1")
+			b.call("exec", args{"command": "rm new.txt"}, false)
+			b.call("rollback", args{"id": "1"}, false)
+			text, _ = b.call("changes", args{}, false)
+			b.want(text, "workspace/repo/new.txt")
+			b.call("changes", args{"diff": true}, true)
+			end(b)
+			eventually(t, func() bool {
+				_, err := os.Stat(p.path("out/result.json"))
+				return err == nil
+			})
+			eventually(t, func() bool { // the record of the run is closed last
+				boxes, err := os.ReadDir(p.path("state/agentsh/sandboxes"))
+				left := 0
+				for _, pattern := range []string{"work", "socket", "keys.json"} {
+					names, _ := filepath.Glob(p.path("state/agentsh/runs/*/" + pattern))
+					left += len(names)
+				}
+				return err == nil && len(boxes)+left == 0
+			})
+			var r controller.Result
+			p.readJSON("out/result.json", &r)
+			if r.Status != controller.StatusDone || len(r.Commits) != 1 || !strings.Contains(p.read("out/files/new.txt"), "x") {
+				t.Errorf("%+v\n%s", r, b.stderr)
+			}
+			if got := p.git("show", r.Branch+":a.txt"); got != "two" {
+				t.Errorf("%q", got)
+			}
+		})
 	}
 }

@@ -189,7 +189,7 @@ func (f *runFlags) options(file string) (controller.Options, error) {
 	return controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
 		Backend: backend, State: state, Model: controller.ModelOptions{Program: scanner, Config: config},
-		Gateway: gateway, Environ: os.Environ(), Images: images, KeepSandbox: f.keep, MaxOutput: f.output << 20,
+		Gateway: gateway, Environ: os.Environ(), Images: images, KeepSandbox: f.keep, Agent: controller.AgentOptions{MaxOutput: f.output << 20},
 	}, nil
 }
 
