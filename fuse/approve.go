@@ -140,6 +140,7 @@ func (k *asker) approved(tid uint32, v verdict) bool {
 	}
 	v.diag.Message = strings.TrimSpace(v.diag.Message + " (" + reason + ")")
 	if !answer.Allow {
+		v.diag.Hint = answer.Hint(v.diag.Hint)
 		v.dec.Effect = policy.Deny
 	}
 	k.access.report(tid, "", v)

@@ -83,7 +83,9 @@ func TestQuestionsAreAskedOnTheTerminalThatTheCommandReads(t *testing.T) {
 			}
 			s.see(t, "agentsh: denied: uname -r (rule ask, policy.yaml:")
 			s.see(t, " did not approve")
-			if text := s.text(); strings.Count(text, "Linux") != 2 || strings.Contains(text, "question 3") {
+			s.see(t, "agentsh: hint: the answer was no: ")
+			text := s.text()
+			if strings.Contains(text, "a person can") || strings.Count(text, "Linux") != 2 || strings.Contains(text, "question 3") {
 				t.Errorf("%q", text)
 			}
 		})

@@ -33,18 +33,31 @@ func serveStdio(ctx context.Context, config string) error {
 
 // placeOptions describe this machine as a place.
 func placeOptions(config string) (o place.Options, err error) {
-	path, err := layout.FindState(os.Getenv, os.Geteuid())
-	if err != nil {
-		return o, err
-	}
 	o = place.Options{Build: version, Config: config, Messages: os.Stderr}
 	if config != "" {
 		o.Config, err = filepath.Abs(config)
 	}
 	if err == nil {
-		o.State, err = statedir.Open(path)
+		o.State, err = placeState()
 	}
 	return o, err
+}
+
+// placeState opens the state directory of the user of a place. A user without a home that can
+// have one has it in /var/tmp, unless XDG_STATE_HOME names another.
+func placeState() (statedir.Dir, error) {
+	path, err := layout.FindState(os.Getenv, os.Geteuid())
+	if err == nil {
+		var state statedir.Dir
+		if state, err = statedir.Open(path); err == nil || os.Geteuid() == 0 || os.Getenv("XDG_STATE_HOME") != "" {
+			return state, err
+		}
+	}
+	fallback, failed := layout.FallbackState(os.Geteuid())
+	if failed != nil {
+		return statedir.Dir{}, errors.Join(err, failed)
+	}
+	return statedir.Open(fallback)
 }
 
 // serveListener serves controllers that connect to an address.

@@ -50,6 +50,14 @@ type Answer struct {
 	Reason string `json:"reason,omitempty"` // why it is denied without an answer
 }
 
+// Hint is what to do after an answer that denies: before, if nobody gave one.
+func (a Answer) Hint(before string) string {
+	if a.By == "" || a.Allow {
+		return before
+	}
+	return "the answer was no: do it in another way, or ask whoever answered before you try it again"
+}
+
 // Pending is a question that waits for its answer.
 type Pending struct {
 	ID string `json:"id"`

@@ -145,6 +145,7 @@ func (j *judge) ask(ctx context.Context, from origin, v verdict, subject string)
 	if answer.Reason != "" {
 		refused.diag.Hint = answer.Reason
 	}
+	refused.diag.Hint = answer.Hint(refused.diag.Hint)
 	return refused
 }
 

@@ -88,7 +88,7 @@ var groupTable = []group{
 		"",
 		[]string{"unix_socket_rules"},
 	},
-	{"limits", ByKernel, "hard resource limits and control groups from before the execve",
+	{limitsGroup, ByKernel, "hard resource limits and control groups from before the execve",
 		[]string{"limits"}, "", limitSettings},
 	{"env_inject", BySupervisor, "every environment is built in one place",
 		nil, "", nil},
@@ -97,6 +97,9 @@ var groupTable = []group{
 	{"builtins of shells", Advisory, "bash with BASH_ENV turns off kill and guards umask and ulimit; the groups above restrict what they do",
 		nil, "", nil},
 }
+
+// limitsGroup is the group of limits. Control groups hold some of them.
+const limitsGroup = "limits"
 
 // reduced is what enforces a group in a session without a mechanism.
 type reduced struct {
@@ -171,6 +174,9 @@ func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Grou
 			if !supervisor.Supports(key, works["cgroup"]) {
 				r.Refused = append(r.Refused, key)
 			}
+		}
+		if g.name == limitsGroup && !works["cgroup"] {
+			r.How = "hard resource limits from before the execve; control groups are not there, so the settings for them are refused"
 		}
 		if len(r.Missing) > 0 {
 			r.reduce(works, degraded)

@@ -179,3 +179,20 @@ func TestDetectionSaysWhyNoFallbackHelps(t *testing.T) {
 	}
 	t.Log("no fallback helps")
 }
+
+// What detect says about limits agrees with the settings that it says are refused.
+func TestLimitsAreSaidWithoutControlGroups(t *testing.T) {
+	for _, have := range []bool{true, false} {
+		works := map[string]bool{"cgroup": have}
+		for _, g := range groupTable {
+			for _, need := range g.needs {
+				works[need] = true
+			}
+		}
+		found := groups(works, Trial{}, nil)
+		g := found[slices.IndexFunc(found, func(g Group) bool { return g.Group == limitsGroup })]
+		if strings.Contains(g.How, "and control groups") != have || slices.Contains(g.Refused, "resource_limits.max_memory_mb") == have {
+			t.Errorf("control groups %v: %+v", have, g)
+		}
+	}
+}

@@ -141,7 +141,7 @@ func (h *execs) approve(c *call, a *attempt) (answer, error) {
 	}
 	if !given.Allow {
 		e := a.event("deny")
-		e.By, e.Message = given.By, denialMessage(a.diagnostic, given)
+		e.By, e.Message, e.Hint = given.By, denialMessage(a.diagnostic, given), given.Hint(e.Hint)
 		h.record.report(e)
 		return deny(unix.EACCES), nil
 	}

@@ -63,7 +63,7 @@ func TestAPersonDecidesAnExec(t *testing.T) {
 		t.Errorf("approved: %+v", e)
 	}
 	if e := s.event(func(e wire.Event) bool { return e.Decision == "deny" }); e == nil || e.By != "ann" ||
-		e.Message != "mind it (ann did not approve)" {
+		e.Message != "mind it (ann did not approve)" || !strings.HasPrefix(e.Hint, "the answer was no: ") {
 		t.Errorf("refused: %+v", e)
 	}
 }

@@ -243,6 +243,6 @@ func (h *procFiles) approve(c *call, r *reading) (answer, error) {
 	if given.Allow {
 		return h.apply(r, policy.Approve)
 	}
-	r.event.Message = denialMessage(r.why, given)
+	r.event.Message, r.event.Hint = denialMessage(r.why, given), given.Hint(r.event.Hint)
 	return h.apply(r, policy.Deny)
 }

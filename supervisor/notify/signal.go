@@ -383,7 +383,7 @@ func (h *signals) approve(c *call, s *sender, j *signalDecision, number int, tar
 		}
 	}
 	if !given.Allow {
-		e.Message = denialMessage(j.diagnostic, given)
+		e.Message, e.Hint = denialMessage(j.diagnostic, given), given.Hint(e.Hint)
 		h.record.report(e)
 		return deny(unix.EPERM), nil
 	}

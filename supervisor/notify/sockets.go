@@ -215,7 +215,7 @@ func (h *sockets) approve(c *call, e wire.Event, d policy.Decision, why policy.D
 	if given.Allow {
 		e.Decision = "approve"
 	} else {
-		e.Message = denialMessage(why, given)
+		e.Message, e.Hint = denialMessage(why, given), given.Hint(e.Hint)
 	}
 	return h.apply(e)
 }

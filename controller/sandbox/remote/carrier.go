@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -123,6 +124,9 @@ func literal(to *strings.Builder, parts []syntax.WordPart, escaped string) error
 	return nil
 }
 
+// sshWords begin the command line of ssh.
+var sshWords = []string{"ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ServerAliveInterval=15"}
+
 // sshCommand is the command line of the system's ssh program. Its configuration, agent
 // and known_hosts apply. It asks nothing, and forwards nothing to the place.
 func sshCommand(address string) ([]string, error) {
@@ -141,7 +145,7 @@ func sshCommand(address string) ([]string, error) {
 	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
 		return nil, fmt.Errorf("%q has more than a user, a host and a port: write ssh://USER@HOST:PORT", address)
 	}
-	argv := []string{"ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ServerAliveInterval=15"}
+	argv := slices.Clone(sshWords)
 	if u.Port() != "" {
 		argv = append(argv, "-p", u.Port())
 	}
@@ -242,8 +246,33 @@ func explain(s Stream, err error) error {
 	case <-t.C:
 		return err
 	}
-	if cause := s.Cause(); cause != nil {
-		return cause
+	cause := s.Cause()
+	if cause == nil {
+		return err
 	}
-	return err
+	if p, ok := s.(*pipe); ok {
+		if next := nextStep(p.cmd.Args, cause.Error()); next != "" {
+			return fmt.Errorf("%w: %s", cause, next)
+		}
+	}
+	return cause
+}
+
+// nextStep says what to try after the program of a stream ended with a message; empty: the
+// message says it.
+func nextStep(argv []string, message string) string {
+	ssh := strings.Join(argv, " ")
+	if rest := argv[min(len(argv), len(sshWords)):]; slices.Equal(argv[:len(argv)-len(rest)], sshWords) {
+		ssh = strings.TrimSuffix(strings.Replace(strings.Join(append([]string{"ssh"}, rest...), " "), " -- ", " ", 1), " /bin/sh")
+	}
+	switch {
+	case strings.Contains(message, "Host key verification failed"):
+		return "run '" + ssh + " true' once: compare the key that it shows with the one of the place, and accept it"
+	case strings.Contains(message, "Permission denied ("):
+		return "ssh must not need to ask: try '" + ssh + " true', and load a key with ssh-add, or name one in ~/.ssh/config"
+	case strings.HasPrefix(message, argv[0]+": exit status"):
+		return "it must connect to a POSIX shell that reads commands from its standard input: try \"echo 'echo yes' | " +
+			strings.Join(argv, " ") + "\", which must print yes"
+	}
+	return ""
 }

@@ -258,7 +258,7 @@ func TestAPlaceThatCannotRunTheProgramSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	for connect, want := range map[string]string{
-		"exec:false":                 "exit status 1",
+		"exec:false":                 "false: exit status 1: it must connect to a POSIX shell that reads commands from its standard input: try \"echo ",
 		"exec:/no/such/program":      "no such file",
 		"exec:echo no":               "the address must lead to a POSIX shell",
 		"exec:env PATH=/no " + shell: "the shell of the place finds no uname on its PATH",
@@ -277,6 +277,39 @@ func TestAPlaceThatCannotRunTheProgramSaysWhy(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", connect, err, want)
 		}
+	}
+}
+
+// A program ssh that says what OpenSSH says stands for one: what follows is a command line for a person.
+func TestTheEndOfACarrierSaysWhatToTry(t *testing.T) {
+	for _, tt := range []struct{ connect, says, want string }{
+		{"ssh://h", "Host key verification failed.", "Host key verification failed.: run 'ssh h true' once: compare the key"},
+		{"ssh://u@h:22", "Host key verification failed.", "run 'ssh -p 22 -l u h true' once"},
+		{"ssh://u@h", "u@h: Permission denied (publickey).", "(publickey).: ssh must not need to ask: try 'ssh -l u h true', and load a key"},
+		{"ssh://h", "ssh: Could not resolve hostname h: Name or service not known", "Name or service not known"},
+		{"exec:ssh -p", "Host key verification failed.", "run 'ssh -p true' once"},
+		{"exec:ssh", "", "ssh: exit status 255: it must connect to a POSIX shell"},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(dir+"/ssh", []byte("#!/bin/sh\n[ -z \""+tt.says+"\" ] || echo '"+tt.says+"' >&2\nexit 255\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", dir+":/usr/bin:/bin")
+		c, err := Parse(tt.connect, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.Open(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = enter(context.Background(), s, fakeProgram(t, "one")); err == nil {
+			t.Fatal("it entered")
+		}
+		if err = explain(s, err); !strings.Contains(err.Error(), tt.want) || tt.says != "" && !strings.HasPrefix(err.Error(), tt.says) {
+			t.Errorf("%s: %v, want %q", tt.connect, err, tt.want)
+		}
+		s.Kill()
 	}
 }
 
