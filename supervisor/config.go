@@ -110,8 +110,10 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 		out.Credentials = append(out.Credentials, egress.Credential(c))
 	}
 	c := Config{
-		Policy:      r.Policy,
-		Files:       Files{Governed: r.Boot.Governed, Store: r.Boot.StoreDir, Trash: operator.Trash, CacheSeconds: operator.CacheSeconds},
+		Policy: r.Policy,
+		Files: Files{
+			Governed: r.Boot.Governed, Hidden: r.Boot.Hidden, Store: r.Boot.StoreDir, Trash: operator.Trash, CacheSeconds: operator.CacheSeconds,
+		},
 		Environment: Environment{Inject: inject, Dir: r.Boot.EnvDir, Home: r.Boot.Home, Path: cmp.Or(r.Boot.Path, operator.Path)},
 		Network:     Network{Shared: r.Boot.Network, Egress: out},
 		Cwd:         r.Cwd,

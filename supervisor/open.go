@@ -177,6 +177,11 @@ func viewOptions(cfg Config, c confined, state, store string) view.Options {
 	if store != "" {
 		o.Hidden = append(o.Hidden, view.Hidden{Dir: store, What: "what sessions store"})
 	}
+	for _, file := range cfg.Files.Hidden {
+		if _, err := os.Lstat(file); err == nil {
+			o.Hidden = append(o.Hidden, view.Hidden{Dir: file, What: "what reaches the place"})
+		}
+	}
 	for _, dir := range statedir.RuntimeDirs() {
 		o.Hidden = append(o.Hidden, view.Hidden{Dir: dir, What: "the sockets of sessions"})
 	}

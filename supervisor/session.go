@@ -59,6 +59,7 @@ type Config struct {
 // Files are the directories of a session and the store for what it deletes.
 type Files struct {
 	Governed []wire.Governed // directories under file policy; the first is the workspace
+	Hidden   []string        // files that commands never see
 	Store    string          // directory for deleted files and checkpoints; empty: nothing is stored
 	Trash    trash.Limits    // of all sessions of that store together; zero: [trash.DefaultLimits]
 	// CacheSeconds is how long commands may see old names and attributes in

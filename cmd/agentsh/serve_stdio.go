@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +70,9 @@ func serveListener(ctx context.Context, address, keyFile, config string) error {
 	}
 	var key *socket.Key
 	if keyFile != "" {
+		if keyFile, err = filepath.Abs(keyFile); err != nil {
+			return failure.New(failure.Ours, err, "")
+		}
 		if key, err = socket.ReadKey(keyFile); err != nil {
 			return failure.New(failure.Ours, err, hint)
 		}
@@ -76,6 +80,12 @@ func serveListener(ctx context.Context, address, keyFile, config string) error {
 	l, err := socket.Listen(ctx, address, key)
 	if err != nil {
 		return failure.New(failure.Ours, err, hint)
+	}
+	for _, file := range []string{keyFile, strings.TrimPrefix(address, "unix:")} {
+		// A key may be named through links. What is no file needs not be hidden.
+		if file, err := filepath.EvalSymlinks(file); err == nil && filepath.IsAbs(file) {
+			o.Hidden = append(o.Hidden, file)
+		}
 	}
 	fmt.Fprintf(os.Stderr, "agentsh: serving controllers at %s\n", l.Addr())
 	return failed(place.ServeListener(ctx, l, o), hint)

@@ -54,6 +54,7 @@ type Bootstrap struct {
 	AuditKey        string            `json:"audit_key"`             // file of the key of the log's anchor; empty: AuditPath and ".key"
 	StoreDir        string            `json:"store_dir,omitempty"`   // directory of the trash and the checkpoints, outside; empty: none
 	ExportDir       string            `json:"export_dir,omitempty"`  // outside: gets the trash at OpEnd and is shown as [layout.Export]; empty: no OpEnd
+	Hidden          []string          `json:"hidden,omitempty"`      // outside: files that commands never see, whatever rules say
 	HostKey         []byte            `json:"host_key"`              // OpenSSH private key of the supervisor
 	AuthorizedKey   []byte            `json:"authorized_key"`        // OpenSSH public key of the controller
 	Network         bool              `json:"network"`               // true: share the caller's network, with a warning

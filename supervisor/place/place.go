@@ -47,6 +47,7 @@ type Options struct {
 	Build    string
 	Config   string    // configuration file of the supervisor; empty: its default
 	Messages io.Writer // gets the messages of the supervisor
+	Hidden   []string  // files that commands in sandboxes never see
 }
 
 // Stream is the stream of a controller.
@@ -432,7 +433,7 @@ func (p *places) start(b *sandbox, boot wire.Bootstrap, messages *os.File) (_ ne
 	boot.Governed[0].Backing = filepath.Join(b.dir, "tree")
 	boot.AuditPath, boot.AuditKey = filepath.Join(b.dir, "audit.jsonl"), ""
 	boot.StoreDir, boot.ExportDir = filepath.Join(b.dir, "kept"), filepath.Join(b.dir, "export")
-	boot.Keep = nil
+	boot.Keep, boot.Hidden = nil, p.Hidden
 	data, err := json.Marshal(boot)
 	if err != nil {
 		return nil, nil, err

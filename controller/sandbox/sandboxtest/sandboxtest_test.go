@@ -2,8 +2,11 @@ package sandboxtest
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -15,11 +18,13 @@ import (
 	"testing"
 	"time"
 
+	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
 )
 
 func TestBackends(t *testing.T) {
@@ -65,6 +70,7 @@ func TestBackends(t *testing.T) {
 				t.Fatal(err)
 			}
 			Run(t, b)
+			keysAreHidden(t, b, key)
 			if left, _ := filepath.Glob(dir + "/place/agentsh/remote/*"); len(left) != 0 {
 				t.Errorf("left: %v", left)
 			}
@@ -95,12 +101,21 @@ func TestBackends(t *testing.T) {
 // and the file of its key.
 func listen(t *testing.T, program, dir, at string) (address, key string) {
 	t.Helper()
-	key = filepath.Join(dir, "key")
+	// Rules of the tests show this directory.
+	shown, err := os.MkdirTemp("/etc", "agentsh-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(shown) })
+	if err := errors.Join(os.Chmod(shown, 0o755), os.WriteFile(filepath.Join(shown, "other"), []byte("shown"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	key = filepath.Join(shown, "key")
 	secret := base64.StdEncoding.EncodeToString([]byte(rand.Text() + rand.Text()))
 	if err := os.WriteFile(key, []byte(secret), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program, "serve", "--listen", strings.Replace(at, "DIR", dir, 1), "--key", key)
+	cmd := exec.Command(program, "serve", "--listen", strings.Replace(at, "DIR", shown, 1), "--key", key)
 	cmd.Env = []string{"HOME=" + dir, "XDG_STATE_HOME=" + dir + "/place"}
 	messages, err := cmd.StderrPipe()
 	if err == nil {
@@ -166,4 +181,30 @@ func breaking(t *testing.T, to string) string {
 		all.Wait()
 	})
 	return l.Addr().String()
+}
+
+// keysAreHidden checks that no command reads the key of the place, or sees its socket.
+func keysAreHidden(t *testing.T, b sandbox.Backend, key string) {
+	t.Helper()
+	box, err := b.Create(t.Context(), spec("hidden-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := box.Delete(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := box.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(key, 0o644); err != nil { // commands have another user here
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	script := "cd " + filepath.Dir(key) + "; cat other key; test -S s && echo a socket; true"
+	exit, err := box.Run(t.Context(), wire.ExecRequest{Argv: []string{"sh", "-c", script}, Cwd: "/sandbox"}, sandbox.Streams{Stdout: &out})
+	if err != nil || exit.ExitCode() != 0 || out.String() != "shown" {
+		t.Errorf("%+v, %v: %q", exit, err, out.String())
+	}
 }
