@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -19,6 +20,7 @@ type journal struct {
 	settings func() policy.AuditSettings // of the policy in force
 	begun    bool                        // the log has its beginning
 	reasons  reasons.Writer              // of refusals, for commands that want them
+	refused  atomic.Uint64               // events of refusals
 	denials  sync.Map                    // by command: the *wire.Exit of one that was denied at its own execve
 
 	mu        sync.Mutex
@@ -66,6 +68,7 @@ func (j *journal) end(why *Ended) error {
 func (j *journal) emit(e wire.Event) error {
 	e.Session = j.session
 	if e.Decision == policy.Deny.String() && e.Type != wire.EventApproval { // the event of the operation follows
+		j.refused.Add(1)
 		j.reasons.Refused(e)
 	}
 	settings := j.settings()
@@ -119,6 +122,10 @@ func (j *journal) append(e wire.Event, write func(wire.Event) error) error {
 	}
 	return nil
 }
+
+// Refusals counts the refusals that the audit log of the session has, with those that a
+// full disk kept out of it.
+func (s *Session) Refusals() uint64 { return s.journal.refused.Load() }
 
 // denial returns the exit of a command that was denied at its own execve; nil: it
 // was not. A second call returns nil.

@@ -6,10 +6,14 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// ownNamespace is the pid namespace of this process, which never changes.
+var ownNamespace = sync.OnceValues(func() (os.FileInfo, error) { return os.Stat("/proc/self/ns/pid") })
 
 // CheckCaller refuses a caller of a Unix socket unless it runs as this user or root.
 // It also refuses a caller in another pid namespace; every command of a session is in
@@ -38,7 +42,7 @@ func CheckCaller(conn net.Conn) (unix.Ucred, error) {
 	case peer.Uid == 0 && os.Geteuid() != 0:
 		return *peer, nil // this user cannot read root's namespaces
 	}
-	own, err := os.Stat("/proc/self/ns/pid")
+	own, err := ownNamespace()
 	if err != nil {
 		return *peer, err
 	}

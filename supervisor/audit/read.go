@@ -81,17 +81,22 @@ func ReadSince(path string, size int64, fn func(wire.Event)) error {
 // lineStart is where the line of a log begins that an offset is in. An
 // offset behind a newline is itself the beginning of a line.
 func lineStart(f *os.File, offset int64) (int64, error) {
-	start := max(0, offset-MaxLine-1)
-	before := make([]byte, offset-start)
-	n, err := f.ReadAt(before, start)
-	if err != nil && !errors.Is(err, io.EOF) { // a failed write is removed again: the file may be shorter now
-		return 0, err
+	for size := int64(1); ; size *= 64 { // most offsets are behind a newline
+		size = min(size, MaxLine+1)
+		start := max(0, offset-size)
+		before := make([]byte, offset-start)
+		n, err := f.ReadAt(before, start)
+		if err != nil && !errors.Is(err, io.EOF) { // a failed write is removed again: the file may be shorter now
+			return 0, err
+		}
+		newline := bytes.LastIndexByte(before[:n], '\n')
+		if newline >= 0 || start == 0 {
+			return start + int64(newline) + 1, nil
+		}
+		if size > MaxLine {
+			return 0, fmt.Errorf("the line before byte %d: longer than %d bytes", offset, MaxLine)
+		}
 	}
-	newline := bytes.LastIndexByte(before[:n], '\n')
-	if newline < 0 && start > 0 {
-		return 0, fmt.Errorf("the line before byte %d: longer than %d bytes", offset, MaxLine)
-	}
-	return start + int64(newline) + 1, nil
 }
 
 // Close ends the reader.

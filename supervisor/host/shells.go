@@ -90,6 +90,7 @@ func (c *shell) serve(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, c.conn.Refuse())
 	}
+	before := h.session.Refusals()
 	size, err := audit.Size(h.boot.AuditPath)
 	if err != nil {
 		return errors.Join(err, c.conn.Refuse())
@@ -106,7 +107,9 @@ func (c *shell) serve(ctx context.Context) error {
 	reading.Go(func() { defer cancel(); defer close(c.gone); c.read(ctx) })
 	end := c.run(ctx, request)
 	end.Audit = h.boot.AuditPath
-	err = audit.ReadSince(h.boot.AuditPath, size, end.Refused.Note)
+	if h.session.Refusals() != before {
+		err = audit.ReadSince(h.boot.AuditPath, size, end.Refused.Note)
+	}
 	if err != nil && end.Said == "" {
 		end.Code, end.Said = 125, said(fmt.Sprintf("audit log %s: %v", h.boot.AuditPath, err), "")
 	}
