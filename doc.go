@@ -10,8 +10,9 @@
 //	                                                └─ file server (agentsh-fuse)
 //
 // A sandbox on another machine has the same channel over ssh or another program
-// (controller/sandbox/remote). agentsh serve --stdio makes the sandbox there, and passes
-// bytes between the stream and the supervisor (supervisor/place).
+// (controller/sandbox/remote), or a socket (internal/socket). agentsh serve --stdio or
+// --listen makes the sandbox there, and passes bytes between the stream and the supervisor
+// (supervisor/place).
 //
 // The session init and the file server are this same binary under other names:
 // the init is a constructor that never reaches Go (supervisor/launch/init.c),

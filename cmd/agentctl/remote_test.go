@@ -189,10 +189,13 @@ func TestAHarnessSaysWhereItsSandboxIs(t *testing.T) {
 		t.Error("--backend local has no precedence")
 	}
 	for text, want := range map[string]string{
-		"backend: ssh\n":                   "wrong.yaml:8:10: backend: backend ssh needs an address",
-		"connect: exec:sh\n":               "wrong.yaml:8:10: backend: --connect: the local backend",
-		"backend: ssh\nconnect: exec:sh\n": "begins with ssh://",
-		"backend: cloud\n":                 "wrong.yaml:8:10: ",
+		"backend: ssh\n":                                "wrong.yaml:8:10: backend: backend ssh needs an address",
+		"connect: exec:sh\n":                            "wrong.yaml:8:10: backend: --connect: the local backend",
+		"backend: ssh\nconnect: exec:sh\n":              "begins with ssh://",
+		"backend: cloud\n":                              "wrong.yaml:8:10: ",
+		"backend: socket\nconnect: tcp://127.0.0.1:1\n": "needs the key of the place: name its file with --connect-key",
+		"backend: socket\nconnect: tcp://127.0.0.1:1\nconnect_key: none.key\n": "none.key: no such file or directory",
+		"connect_key: none.key\n": "wrong.yaml:8:14: backend: --connect-key: the local backend",
 	} {
 		p.write("wrong.yaml", strings.Replace(p.read("harness.yaml"), "backend: exec\nconnect: exec:sh carrier\n", text, 1), 0o644)
 		_, errs, code := p.try("", "run", "wrong.yaml", "--repo", "repo", "--out", "out")
