@@ -33,7 +33,7 @@ type Log struct {
 	synced uint64     // highest sequence number known to be on disk
 
 	mu     sync.Mutex
-	size   int64 // bytes of whole lines in the file
+	extent // of the file
 	head   Head
 	line   []byte // reused for the next event
 	broken error  // set when nothing more can be written to the file
@@ -223,6 +223,9 @@ func (l *Log) write(e wire.Event) (uint64, error) {
 			l.broken = errors.Join(err, cut)
 		}
 		return 0, err
+	}
+	if head.Seq%markEvery == 0 {
+		l.marks = append(l.marks, mark{head.Seq, l.size})
 	}
 	l.size += int64(len(line))
 	l.head = head

@@ -370,6 +370,35 @@ func TestAFollowerStartsAtItsOffsetAndStopsWithItsContext(t *testing.T) {
 	}
 }
 
+// TestAFollowerOfLateEventsReadsOnlyThose holds what a session of many commands costs, whose callers
+// read the events of each.
+func TestAFollowerOfLateEventsReadsOnlyThose(t *testing.T) {
+	l := open(t, t.TempDir(), Options{})
+	defer shut(t, l)
+	const n = 3 * markEvery
+	for range n {
+		add(t, l, wire.Event{Type: wire.EventExec, Path: "/bin/true"})
+	}
+	for _, from := range []uint64{0, 1, 2, markEvery - 1, markEvery, markEvery + 1, 2*markEvery + 7, n} {
+		f, err := l.Subscribe(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		skipped := f.next
+		f.StopHere()
+		e, err := f.Next(context.Background())
+		if err != nil || e.Seq != max(from, 1) {
+			t.Errorf("from %d: event %d, %v", from, e.Seq, err)
+		}
+		if from >= markEvery && skipped == 0 {
+			t.Errorf("from %d: all events before it are read", from)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestAFollowerEndsWithTheEventsSoFar(t *testing.T) {
 	dir := filled(t, 3)
 	l := open(t, dir, Options{})

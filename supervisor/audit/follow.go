@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sort"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,30 @@ type Follower struct {
 	stop int64 // offset at which the wanted events end; -1: none
 	in   *bufio.Reader
 	src  *section
+}
+
+// mark is where an event begins in the file of a log. A follower of late events starts at one.
+type mark struct {
+	seq    uint64
+	offset int64
+}
+
+// extent says where the events of a log are in its file.
+type extent struct {
+	size  int64 // bytes of whole lines
+	marks []mark
+}
+
+// markEvery is the number of events between two marks.
+const markEvery = 16
+
+// before is the offset of an event that is not after event from.
+func (x *extent) before(from uint64) int64 {
+	i := sort.Search(len(x.marks), func(i int) bool { return x.marks[i].seq > from })
+	if i == 0 {
+		return 0
+	}
+	return x.marks[i-1].offset
 }
 
 // section reads the bytes of a log up to a limit that moves.
@@ -57,8 +82,9 @@ func (l *Log) Subscribe(from uint64) (*Follower, error) {
 	if err != nil {
 		return nil, fmt.Errorf("follow the audit log: %w", err)
 	}
-	src := &section{file: os.NewFile(uintptr(fd), l.file.Name())}
-	return &Follower{log: l, from: from, stop: -1, src: src, in: bufio.NewReaderSize(src, 16<<10)}, nil
+	begin := l.before(from)
+	src := &section{file: os.NewFile(uintptr(fd), l.file.Name()), pos: begin}
+	return &Follower{log: l, from: from, next: begin, stop: -1, src: src, in: bufio.NewReaderSize(src, 16<<10)}, nil
 }
 
 // Close ends the follower.
