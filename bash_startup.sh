@@ -106,7 +106,8 @@ __agentsh_kill() {
 	[[ ${1-} != -- ]] || shift
 	for word; do
 		if [[ $word == %* ]]; then
-			number=$(jobs -p -- "$word" 2>/dev/null) && [[ $number ]] || { __agentsh_fail "kill: $word: no such job" 1; return; }
+			number=$(jobs -p -- "$word" 2>/dev/null)
+			[[ $number ]] || { __agentsh_fail "kill: $word: no such job" 1; return; }
 			[[ $- != *m* ]] || number=-$number
 			word=$number changed=yes
 		fi
