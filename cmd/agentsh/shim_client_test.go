@@ -249,3 +249,54 @@ func readRequest(conn net.Conn) error {
 	}
 	return nil
 }
+
+// TestTheClientOfASharedSessionObeysTheDisk changes what decides about a shell while its
+// session runs.
+func TestTheClientOfASharedSessionObeysTheDisk(t *testing.T) {
+	root := sharedImage(t)
+	session := shellInImage(t, root, "echo $AGENTSH_SESSION")
+	manifest := "usr/lib/agentsh/shells/manifest.json"
+	for name, tt := range map[string]struct {
+		change string // by bash, in the root
+		code   int
+		shared bool // the shell runs in the shared session
+	}{
+		"the original is gone":        {"mv usr/bin/dash usr/bin/away", 125, false},
+		"the manifest is gone":        {"mv " + manifest + " away", 125, false},
+		"the manifest is empty":       {": >" + manifest, 125, false},
+		"the shells share no session": {"sed -i s/shared/own/ " + manifest, 0, false},
+		"the manifest was written":    {"touch " + manifest, 0, true},
+		"another key":                 {"head -c 32 /dev/zero >run/agentsh/shim/shells.key", 0, true},
+		"a key that is too short":     {"echo >run/agentsh/shim/shells.key", 0, true},
+		"a key that is a link":        {"cd run/agentsh/shim; mv shells.key k; ln -s k shells.key", 0, true},
+		"a socket of another kind":    {"cd run/agentsh/shim; rm shells; mkfifo shells", 0, true},
+		"a directory that is a link":  {"mv run/agentsh run/there; ln -s there run/agentsh", 125, false},
+		"a directory of all":          {"chmod 755 run/agentsh", 125, false},
+		"a directory of another user": {"chown 1000 run/agentsh", 125, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			do := func(script string) {
+				t.Helper()
+				cmd := exec.Command("bash", "-c", script, "bash", root)
+				cmd.Dir = root
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			}
+			do("rm -rf ../kept; mkdir ../kept; cp -a " + manifest +
+				" ../kept/manifest; cp -a run/agentsh/shim/shells.key ../kept/key; mv run/agentsh/shim/shells ../kept/socket" +
+				"; cp -al ../kept/socket run/agentsh/shim/shells")
+			do(tt.change)
+			out, code := runInImage(t, root, "", "/bin/sh", "-c", "echo in $AGENTSH_SESSION")
+			if code != tt.code || strings.Contains(out, "in "+session) != tt.shared || strings.Contains(out, "in \n") {
+				t.Errorf("exit %d\n%s", code, out)
+			}
+			do("if [ -L run/agentsh ]; then rm run/agentsh; mv run/there run/agentsh; fi; chown 0 run/agentsh; chmod 700 run/agentsh" +
+				"; cp -a ../kept/manifest " + manifest + "; cd run/agentsh/shim; rm -f shells shells.key k; cp -a \"$1\"/../kept/key shells.key" +
+				"; mv \"$1\"/../kept/socket shells; cd \"$1\"; [ -e usr/bin/dash ] || mv usr/bin/away usr/bin/dash")
+		})
+	}
+	if got := shellInImage(t, root, "echo $AGENTSH_SESSION"); got != session {
+		t.Errorf("session %s, not %s", got, session)
+	}
+}
