@@ -11,7 +11,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all alike learn ordinary ordinary-check services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents soak
+.PHONY: all alike learn ordinary ordinary-check services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents inspector soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places kernels arm64 suites suites-smoke clean
 
 all: build
@@ -214,6 +214,10 @@ race-probes: build ## the race probes, 100,000 times each: an hour
 agents: deps-check ## real agent programs with a fake model server
 	test/agents/install.sh $(TOOLS)/agents
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_AGENTS=$(TOOLS)/agents $(GO) test -timeout 30m ./test/agents
+
+# The command line of the protocol's inspector, from npm.
+inspector: build ## the inspector of MCP calls tools of a session: half a minute
+	$(AS_ROOT) test/agents/inspector.sh bin
 
 # The page of a run in Chromium, which it installs: 400 MB, a minute.
 report-check: deps-check ## open the page of a run in Chromium
