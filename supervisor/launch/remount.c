@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -27,18 +28,14 @@ static void remount_one(int fd, const char *target, uint64_t attrs)
 		die(errno, "set mount attributes of", target);
 }
 
+/* The id of the mount of a file; -1: the kernel does not tell it. A process that is not
+   dumpable may not read /proc/self/fdinfo in a user namespace. See statx(2), Linux 5.8. */
 static int mount_id(int fd)
 {
-	char name[40], line[128];
-	int id = -1;
-	snprintf(name, sizeof name, "/proc/self/fdinfo/%d", fd);
-	FILE *f = fopen(name, "re");
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "mnt_id: %d", &id) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return id;
+	struct statx st;
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &st) < 0 || !(st.stx_mask & STATX_MNT_ID))
+		return -1;
+	return (int)st.stx_mnt_id;
 }
 
 /* Undoes the octal escapes of a mountinfo field in place. */
