@@ -312,7 +312,7 @@ func TestShellIsInteractiveUnderThePolicy(t *testing.T) {
 	if code := exitCode(cmd.Wait()); code != 6 {
 		t.Errorf("exit %d", code)
 	}
-	s.see(t, "kill is /usr/bin/kill")
+	s.see(t, "kill is a function") // that runs the program
 	if text := s.text(); strings.Count(text, "agentsh: denied") != 1 || strings.Contains(text, "builtin") || !regexp.MustCompile(`flags [A-Za-z]*i`).MatchString(text) {
 		t.Errorf("%q", text)
 	}

@@ -58,7 +58,7 @@ var promises = map[string][]promise{
 			[]string{"TestPacksStartAndRunTypicalCommands", "TestAnOrdinaryPushGoesThrough"},
 			"",
 		},
-		{"It does not change what CI, editors or other agents will run, or end processes by name.",
+		{"It does not change what CI, editors or other agents will run, or end processes by name: signals go to processes of the session, by number or as a job of the shell.",
 			[]string{
 				"workflows are not changed",
 				"a directory of workflows is not linked",
@@ -66,7 +66,10 @@ var promises = map[string][]promise{
 				"a directory of tasks is not linked",
 				"settings of an agent are not changed",
 				"pkill",
-				"kill in busybox",
+				"killall in busybox",
+				"a child is ended",
+				"a job with its own group",
+				"everything behind dashes",
 				"TestPoliciesProtectTheDirectoriesTheyNameFilesIn",
 			}, ""},
 		{
@@ -177,8 +180,10 @@ var promises = map[string][]promise{
 	},
 	"observe": {
 		{
-			"Nothing is refused that a sandbox can show, but hooks and settings that git would run later, when somebody else uses it there.",
+			"Nothing is refused that a sandbox can show, but hooks and settings that git would run later, when somebody else uses it there, and the keys and logins of a home.",
 			[]string{
+				"a key of a home is not read",
+				"a login of a program is not read",
 				"every program runs and is logged",
 				"the home directory is written",
 				"hosts of this network too",
