@@ -58,7 +58,7 @@ for set in "$@"; do
 		tool javac default-jdk-headless
 		;;
 	ordinary)
-		want rustc # sessions see no ~/.cargo
+		for p in rustc cargo; do want "$p"; done # sessions see no ~/.cargo
 		for p in make gcc python3 python3-venv rsync patch jq shellcheck sqlite3 ruby rake bundler ruby-minitest cmake curl; do want "$p"; done
 		tool node nodejs
 		tool npm npm
