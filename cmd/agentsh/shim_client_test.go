@@ -37,7 +37,7 @@ kind outputs
 sh -c 'head -c 3000000 /work/zeros' | wc -c
 sh -c 'echo out; echo err >&2' 2>/work/err; cat /work/err
 sh -c 'head -c 500000 /work/zeros; head -c 500000 /work/zeros >&2' 2>&1 | wc -c
-sh -c 'echo x' 2>&1 >/dev/full; echo $?; sh -c 'echo x >&2; echo y' 2>/dev/full; echo $?
+sh -c 'echo x' 2>&1 >/dev/full; echo $?; sh -c 'echo x >&2' 2>/dev/full; echo $?
 sh -c 'while echo y; do :; done' | head -n 1; echo ${PIPESTATUS[0]}
 sh -c 'trap "" PIPE; while echo y 2>/dev/null; do :; done; exit 0' | head -n 1; echo ${PIPESTATUS[0]}
 sh -c 'echo x' >&- 2>/work/err; echo $?; cat /work/err
