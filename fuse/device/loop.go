@@ -162,7 +162,7 @@ func (l *Loop) work(w *worker) {
 		if l.idle.Load() && l.idle.CompareAndSwap(true, false) {
 			l.wake <- struct{}{}
 		}
-		l.callUsed((*gofuse.InHeader)(unsafe.Pointer(&w.in[0])).Pid)
+		l.callUsed((*gofuse.InHeader)(unsafe.Pointer(&w.in[0])))
 		_ = l.answer(w, n) // ENOENT: the caller has ended; ENODEV: the next read returns it too
 		w.requests.Add(1)
 	}

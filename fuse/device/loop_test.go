@@ -244,14 +244,19 @@ func TestACallWaitsForItsThread(t *testing.T) {
 	l.Soon(1, 8, note("answer"))
 	l.Soon(2, 8, note("other node"))
 	l.Soon(3, 0, note("unknown thread"))
-	l.callUsed(7)
-	l.callUsed(0)
-	l.callUsed(9)
+	request := func(thread, opcode uint32) {
+		l.callUsed(&gofuse.InHeader{Opcode: opcode, Caller: gofuse.Caller{Pid: thread}})
+	}
+	const opGetAttr = 3
+	request(7, opGetAttr)
+	request(0, opGetAttr)
+	request(9, opGetAttr)
+	request(8, OpRead)
 	if len(called) != 0 {
 		t.Errorf("another thread's request called %v", called)
 	}
-	l.callUsed(8)
-	l.callUsed(8)
+	request(8, opGetAttr)
+	request(8, opGetAttr)
 	if want := []string{"answer", "other node"}; !slices.Equal(called, want) {
 		t.Errorf("called %v, want %v", called, want)
 	}

@@ -103,7 +103,7 @@ const soonTime = 10 * time.Millisecond
 
 // Soon calls do after the kernel has used an answer about a node that is now on its way
 // to a thread. A notice that comes before makes the kernel ignore it. The thread has used
-// the answer when it sends its next request, or usually after soonTime. Only the last of
+// the answer when it sends another request than a read, or usually after soonTime. Only the last of
 // several functions for a node is called. The thread is 0 if it is not known.
 func (l *Loop) Soon(id uint64, thread uint32, do func()) {
 	s := &l.soon
@@ -133,11 +133,14 @@ func (l *Loop) callSoon() {
 	}
 }
 
-// callUsed calls what waits for a thread that now sends a request. No request has a
-// thread that the kernel does not name.
-func (l *Loop) callUsed(thread uint32) {
+// callUsed calls what waits for the thread of a request that has arrived. No call waits for
+// a thread that the kernel does not name. A read is no sign: if the file became shorter, the
+// kernel takes its size from the answer only if no notice came since the read began.
+// Otherwise the reader gets zeros (fuse_read_update_size in fs/fuse/file.c).
+func (l *Loop) callUsed(in *gofuse.InHeader) {
 	s := &l.soon
-	if thread == 0 || s.waiting.Load() == 0 {
+	thread := in.Pid
+	if thread == 0 || in.Opcode == OpRead || s.waiting.Load() == 0 {
 		return
 	}
 	s.mu.Lock()
