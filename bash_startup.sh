@@ -85,10 +85,16 @@ __agentsh_describe() {
 }
 # __agentsh_fail TEXT STATUS prints an error of command or kill with the line of its caller.
 __agentsh_fail() {
+	local caller line
+	__agentsh_caller
+	echo "$caller: line $line: $1" >&2
+	return "$2"
+}
+# __agentsh_caller sets caller and line: where command or kill was called.
+__agentsh_caller() {
 	local i=1
 	while [[ ${FUNCNAME[i]} != @(command|kill) ]]; do i=$((i + 1)); done
-	echo "${BASH_SOURCE[i + 1]:-$0}: line ${BASH_LINENO[i]}: $1" >&2
-	return "$2"
+	caller=${BASH_SOURCE[i + 1]:-$0} line=${BASH_LINENO[i]}
 }
 kill() { { local -; set +xET; } 2>/dev/null; __agentsh_kill "$@" || return; }
 umask() { { local -; set +xET; } 2>/dev/null; __agentsh_umask "$@" || return; }
@@ -99,7 +105,7 @@ ulimit() { { local -; set +xET; } 2>/dev/null; __agentsh_ulimit "$@" || return; 
 __agentsh_kill() {
 	local word number signal=TERM changed='' targets=() words=("$@")
 	case ${1-} in
-	-[lL]* | --?*) __agentsh_uncovered kill kill "$@"; return ;;
+	-[lL]* | --?*) __agentsh_send "$@"; return ;;
 	-[sn]) signal=${2-}; shift $(($# < 2 ? $# : 2)) ;;
 	-[!-]*) signal=${1#-}; shift ;;
 	esac
@@ -115,7 +121,26 @@ __agentsh_kill() {
 		targets+=("$word")
 	done
 	[[ ! $changed ]] || words=("-$signal" -- "${targets[@]}")
-	__agentsh_uncovered kill kill "${words[@]}"
+	__agentsh_send "${words[@]}"
+}
+# __agentsh_send runs the program kill in a bash -p, which names the line of the caller in
+# errors. An image may have no such program. Then the policy decides on 'env kill ...', which
+# cannot run either, and the builtin of the bash -p sends the signal if that is allowed.
+__agentsh_send() {
+	local caller line lines env
+	__agentsh_caller
+	printf -v lines '%*s' "$((line > 1 ? line - 1 : 0))" ''
+	lines=${lines// /$'\n'}
+	if type -P kill >/dev/null; then
+		"$BASH" -p -c "$lines"'enable -n kill; kill "$@"' "$caller" "$@"
+		return
+	fi
+	env=$(type -P env) || { __agentsh_fail 'kill: no program kill is here: install procps' 127; return; }
+	"$env" kill "$@" 2>/dev/null
+	case $? in
+	127) "$BASH" -p -c "$lines"'kill "$@"' "$caller" "$@" ;;
+	*) __agentsh_fail 'kill: Permission denied' 126 ;;
+	esac
 }
 # __agentsh_umask keeps the bits of 022, with which a session starts.
 __agentsh_umask() {

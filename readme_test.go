@@ -44,21 +44,3 @@ func TestReadmeIsShort(t *testing.T) {
 		t.Errorf("README.md has %d lines, at most %d", n, most)
 	}
 }
-
-// TestPagesNameTheLineThatRunsKill: bash names that line of its startup script where kill is denied.
-func TestPagesNameTheLineThatRunsKill(t *testing.T) {
-	lines := strings.Split(BashStartup, "\n")
-	for _, page := range []string{"README.md", "doc/runs.md"} {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := regexp.MustCompile(`bash_startup\.sh: line (\d+): /usr/bin/kill`).FindSubmatch(text)
-		if m == nil {
-			t.Fatalf("%s names no line", page)
-		}
-		if n, err := strconv.Atoi(string(m[1])); err != nil || n > len(lines) || strings.TrimSpace(lines[n-1]) != `"${@:2}"` {
-			t.Errorf("%s names line %s, which runs no program", page, m[1])
-		}
-	}
-}

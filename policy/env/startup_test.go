@@ -58,7 +58,7 @@ func TestStartupTurnsTheBuiltinsOff(t *testing.T) {
 
 // functions are those that the script defines.
 const functions = `command kill umask ulimit __agentsh_kill __agentsh_plan __agentsh_describe __agentsh_fail
-	__agentsh_umask __agentsh_ulimit __agentsh_soft __agentsh_lower __agentsh_inherited __agentsh_uncovered`
+	__agentsh_caller __agentsh_send __agentsh_umask __agentsh_ulimit __agentsh_soft __agentsh_lower __agentsh_inherited __agentsh_uncovered`
 
 func TestStartupPrintsNothingAndChangesNothingElse(t *testing.T) {
 	report := `printf '%s|%s|%s\n' "$?" "$-" "$_"; set -o; shopt; declare -F; unset BASH_ENV BASHPID SECONDS EPOCHSECONDS EPOCHREALTIME RANDOM SRANDOM; declare -p; trap`
