@@ -196,6 +196,15 @@ func prefixes(texts ...string) []netip.Prefix {
 // example, or of a private network.
 func Guarded(a netip.Addr) bool { return guard(HostOf(a).addr) >= 0 }
 
+// GuardedNetworks returns the networks of the addresses that [Guarded] is about.
+func GuardedNetworks() []netip.Prefix {
+	var out []netip.Prefix
+	for i := range guarded {
+		out = append(out, guarded[i].networks...)
+	}
+	return out
+}
+
 // guard returns the index in guarded of the network that contains a, or -1.
 func guard(a netip.Addr) int {
 	for i := range guarded {

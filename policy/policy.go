@@ -208,6 +208,9 @@ func (p *Policy) EnvFilter(r *Rule) env.Filter {
 	return r.filter
 }
 
+// Defaults returns the effects of requests that no rule matches, as written in the files.
+func (p *Policy) Defaults() Defaults { return p.def.Defaults }
+
 // EnvSettings returns env_policy as written in the files.
 func (p *Policy) EnvSettings() EnvSettings { return p.def.Env }
 

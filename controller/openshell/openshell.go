@@ -1,8 +1,12 @@
 // Package openshell reads policies and provider profiles of OpenShell, and
-// writes them as policies of this project.
+// writes them as policies of this project. It also writes policies of this
+// project as policies of OpenShell.
 //
 // What would widen a rule is never ignored: a key without a reader is an error.
-// Settings without a meaning here are notes. [Translate] makes the policy.
+// Settings without a meaning here are notes. [Policy.Translate] makes the policy of
+// this project, [Render] that of OpenShell.
+//
+// The schema is that of docs/reference/policy-schema.mdx in github.com/NVIDIA/OpenShell.
 package openshell
 
 import (
@@ -49,6 +53,7 @@ type Endpoint struct {
 	Ports    []int
 	Networks []string
 	Requests []Request // of HTTP; empty: everything
+	Denied   []Request // of those; only [Render] sets it
 }
 
 // Request is a set of HTTP requests.
@@ -265,6 +270,8 @@ func (d draft) requests() []Request {
 	switch {
 	case d.access == "read-only":
 		return []Request{{Methods: []string{"GET", "HEAD", "OPTIONS"}, Path: d.path}}
+	case d.access == "read-write":
+		return []Request{{Methods: []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH"}, Path: d.path}}
 	case d.path != "":
 		return []Request{{Path: d.path}}
 	}
@@ -316,6 +323,9 @@ func (r *reader) requests(n *strictyaml.Node) []Request {
 				"method": func(n *strictyaml.Node) {
 					if s, ok := r.Text(n); ok && s != "*" {
 						q.Methods = []string{strings.ToUpper(s)}
+						if q.Methods[0] == "GET" {
+							q.Methods = append(q.Methods, "HEAD") // OpenShell lets it pass wherever GET does
+						}
 					}
 				},
 				"path": func(n *strictyaml.Node) { q.Path = r.path(n) },

@@ -74,6 +74,7 @@ func TestAPolicyAllowsWhatItNames(t *testing.T) {
 	}{
 		{"eu.model.example", "POST", "/x", "/opt/claude", 443, policy.Allow},
 		{"eu.model.example", "POST", "/x", "/usr/bin/node", 443, policy.Allow},
+		{"eu.model.example", "DELETE", "/x", "/usr/bin/node", 443, policy.Deny}, // read-write is not full
 		{"eu.model.example", "POST", "/x", "/opt/node", 443, policy.Deny},
 		{"eu.model.example", "POST", "/x", "/usr/bin/claude", 80, policy.Deny},
 		{"api.example.com", "GET", "/repos", "/usr/bin/gh", 443, policy.Allow},

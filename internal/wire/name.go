@@ -3,6 +3,8 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -82,6 +84,62 @@ func (p *Process) UnmarshalJSON(data []byte) error {
 	}
 	p.Exe, p.Cwd = DecodeName(p.Exe), DecodeName(p.Cwd)
 	return nil
+}
+
+// execFields are the fields of a request.
+type execFields ExecRequest
+
+// encodedExec is a request in JSON. Encoded is set if its words are in the encoding of [Name].
+type encodedExec struct {
+	execFields
+	Encoded bool `json:"encoded,omitempty"`
+}
+
+// IsText reports whether all words of a request are UTF-8.
+func (r ExecRequest) IsText() bool {
+	for _, list := range [][]string{r.Argv, r.Env, {r.Program, r.Cwd}, slices.Collect(maps.Values(r.Run))} {
+		if slices.ContainsFunc(list, func(word string) bool { return !utf8.ValidString(word) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// MarshalJSON encodes the words as [Name] does, if one is not UTF-8.
+func (r ExecRequest) MarshalJSON() ([]byte, error) {
+	out := encodedExec{execFields: execFields(r), Encoded: !r.IsText()}
+	if out.Encoded {
+		out.convert(EncodeName)
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON is the reverse of [ExecRequest.MarshalJSON].
+func (r *ExecRequest) UnmarshalJSON(data []byte) error {
+	in := encodedExec{execFields: execFields(*r)}
+	if err := json.Unmarshal(data, &in); err != nil {
+		return err
+	}
+	if in.Encoded {
+		in.convert(DecodeName)
+	}
+	*r = ExecRequest(in.execFields)
+	return nil
+}
+
+// convert converts all words, in lists of its own.
+func (f *execFields) convert(word func(string) string) {
+	words := func(list []string) []string {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i] = word(list[i])
+		}
+		return list
+	}
+	f.Argv, f.Env, f.Program, f.Cwd, f.Run = words(f.Argv), words(f.Env), word(f.Program), word(f.Cwd), maps.Clone(f.Run)
+	for name, value := range f.Run {
+		f.Run[name] = word(value)
+	}
 }
 
 // EncodeName returns a name as UTF-8 text from which [DecodeName] gets the same

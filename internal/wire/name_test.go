@@ -45,6 +45,29 @@ func TestANameIsTheSameAfterJSON(t *testing.T) {
 	}
 }
 
+func TestTheWordsOfACommandAreTheSameAfterJSON(t *testing.T) {
+	for _, word := range []string{"plain", `printf \xff`, "a\xff", `\x41` + "\xff", "\xc3(", "\ufffd"} {
+		in := ExecRequest{ID: "id", Argv: []string{"echo", word}, Program: "/" + word, Cwd: "/d/" + word, Env: []string{"A=" + word},
+			Run: map[string]string{"AGENTSH_A": word}, TTY: &TTY{Rows: 1}, DeadlineMS: 5}
+		for _, r := range []any{in, &in} {
+			data, err := json.Marshal(r)
+			if err != nil || !utf8.Valid(data) {
+				t.Fatalf("%s %v", data, err)
+			}
+			var out ExecRequest
+			if err := json.Unmarshal(data, &out); err != nil || !reflect.DeepEqual(out, in) {
+				t.Errorf("%s is read as %+v: %v", data, out, err)
+			}
+			if utf8.ValidString(word) && strings.Contains(string(data), "encoded") {
+				t.Errorf("older supervisors do not read %s", data)
+			}
+		}
+		if in.Argv[1] != word || in.Run["AGENTSH_A"] != word {
+			t.Error("the request was changed")
+		}
+	}
+}
+
 func TestAListOfNamesIsTheSameAfterJSON(t *testing.T) {
 	data, err := json.Marshal(Manifest{Deleted: Names{"a\xff", "b"}})
 	if err != nil {

@@ -15,6 +15,7 @@ type PlaceHello struct {
 const (
 	PlaceServe   = "serve"   // make a sandbox; a [PlaceAttached] answers, then the stream of package resume follows
 	PlaceAttach  = "attach"  // connect to a sandbox; as PlaceServe
+	PlaceTake    = "take"    // be the controller of a sandbox, in the place of one that is gone; as PlaceServe
 	PlaceCollect = "collect" // remove sandboxes; a [PlaceCollected] answers
 )
 
@@ -29,6 +30,8 @@ type PlaceRequest struct {
 	ID        string     `json:"id,omitempty"`
 	NeedBytes int64      `json:"need_bytes,omitempty"` // disk space that must be free
 	Bootstrap *Bootstrap `json:"bootstrap,omitempty"`
+	// Nonce makes the token of the streams that follow a PlaceTake, see resume.NextToken.
+	Nonce []byte `json:"nonce,omitempty"`
 
 	Keep   []string `json:"keep,omitempty"`    // collect: the owner's sandboxes that are in use
 	DryRun bool     `json:"dry_run,omitempty"` // collect: remove nothing
@@ -46,7 +49,7 @@ type PlaceLabels struct {
 	LeaseSeconds int `json:"lease_seconds"`
 }
 
-// PlaceAttached answers PlaceServe and PlaceAttach.
+// PlaceAttached answers PlaceServe, PlaceAttach and PlaceTake.
 type PlaceAttached struct {
 	Error string `json:"error,omitempty"` // no sandbox was made; or it is gone, and no further stream leads to it
 }

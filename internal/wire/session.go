@@ -7,7 +7,6 @@ type HandedSession struct {
 	Name      string  `json:"name"`
 	Workspace string  `json:"workspace"` // inside
 	Cwd       string  `json:"cwd"`       // inside: where commands start
-	Advisory  string  `json:"advisory,omitempty"`
 
 	Stream int `json:"stream_fd"` // to the session's supervisor
 	// Owner is the descriptor that keeps the session: the session ends when it is closed.

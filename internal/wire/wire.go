@@ -17,8 +17,9 @@ type Version struct {
 	Minor int `json:"minor"`
 }
 
-// Current is the version of this build. Since 1.1 a supervisor proves [Bootstrap.Require].
-var Current = Version{Major: 1, Minor: 1}
+// Current is the version of this build. Since 1.1 a supervisor proves [Bootstrap.Require],
+// since 1.2 the words of an [ExecRequest] may hold any bytes.
+var Current = Version{Major: 1, Minor: 2}
 
 // Hello is the first message of the supervisor on a connection.
 type Hello struct {
@@ -126,7 +127,8 @@ type Governed struct {
 	Path    string `json:"path"`    // inside
 }
 
-// ExecRequest starts one command.
+// ExecRequest starts one command. Argv, Program, Cwd, Env and the values of Run may hold
+// any bytes but NUL.
 type ExecRequest struct {
 	ID   string   `json:"request_id"`
 	Argv []string `json:"argv"`

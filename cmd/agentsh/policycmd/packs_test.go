@@ -136,7 +136,7 @@ func openPack(t *testing.T, name string) *scratch {
 func makeProject(t *testing.T, dir string) error {
 	t.Helper()
 	files := map[string]string{
-		"go.mod": "module day\n\ngo 1.26\n", "a.go": "package day\n\n// Two is 2.\nfunc Two() int { return 2 }\n",
+		"go.mod": "module day\n\ngo 1.19\n", "a.go": "package day\n\n// Two is 2.\nfunc Two() int { return 2 }\n",
 		"hello/main.go": "package main\n\nfunc main() { println(\"hello\") }\n",
 		"c/a.c":         "#include <stdio.h>\nint main(void) { puts(\"built\"); return 0; }\n", "Makefile": "a.out: c/a.c\n\tcc -o a.out c/a.c\n",
 		"test_a.py": "import unittest\n\n\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(2, 1 + 1)\n",
