@@ -409,7 +409,8 @@ func TestAChangeIsToldWhateverElseIsTold(t *testing.T) {
 	tries = 0
 	var st unix.Stat_t
 	o := &data{tree: tr, kernel: &kernel{tree: tr}}
-	if differs, err := o.compare(&handle{node: root, fd: fd}, &st, true, tellMore); !differs || err != nil || tries != compareTries {
+	differs, err := o.compare(&handle{node: root, fd: fd}, &st, true, tellMore, o.kernel.NotifyAttributes)
+	if !differs || err != nil || tries != compareTries {
 		t.Errorf("an open: differs %v after %d tries, %v", differs, tries, err)
 	}
 	tries = 0

@@ -140,7 +140,7 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 		}
 	}
 	h := o.handles.prepare(n, fd, in.Flags)
-	if h.changed, err = o.changed(h, &st, true); err == nil {
+	if h.changed, err = o.changed(h, &st); err == nil {
 		h.before = st
 		err = o.prepare(h, in)
 	}
@@ -223,31 +223,39 @@ func (o *data) release(in *gofuse.ReleaseIn) {
 	}
 }
 
-func (o *data) read(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status) {
+// read answers a read. If the file has changed, the kernel is told: the next read asks for the
+// attributes, and drops the pages that were read before. An answer that ends at the end of
+// the file is sent first: if the file became shorter, the kernel takes its size from
+// the answer only if no notice came since the read began. Otherwise the reader gets zeros
+// (fuse_read_update_size in fs/fuse/file.c).
+func (o *data) read(in *gofuse.ReadIn, buf []byte) (size int, sent func(), code gofuse.Status) {
 	h := o.handles.get(in.Fh)
 	if h == nil {
-		return 0, gofuse.EBADF
+		return 0, nil, gofuse.EBADF
 	}
 	defer o.handles.put(h)
 	if h.stage != nil {
-		return h.stage.read(buf, int64(in.Offset)), gofuse.OK
-	}
-	var st unix.Stat_t
-	// If the file has changed, the next read asks for the attributes, and drops the pages that were read before.
-	if _, err := o.changed(h, &st, false); err != nil {
-		return 0, gofuse.Status(errno(err))
+		return h.stage.read(buf, int64(in.Offset)), nil, gofuse.OK
 	}
 	for size < len(buf) {
 		n, err := o.readSome(h.fd, buf[size:], int64(in.Offset)+int64(size))
 		if err != nil && size == 0 {
-			return 0, gofuse.Status(errno(err))
+			return 0, nil, gofuse.Status(errno(err))
 		}
 		if err != nil || n == 0 {
 			break
 		}
 		size += n
 	}
-	return size, gofuse.OK
+	notify := o.kernel.NotifyAttributes
+	if size < len(buf) {
+		notify = func(id uint64) { sent = func() { o.kernel.NotifyAttributes(id) } }
+	}
+	var st unix.Stat_t
+	if _, err := o.compare(h, &st, false, o.tree.Host.Now, notify); err != nil {
+		return 0, nil, gofuse.Status(errno(err))
+	}
+	return size, sent, gofuse.OK
 }
 
 // readSome reads data that is in memory. Otherwise another worker serves the loop

@@ -193,15 +193,18 @@ func (d *dispatcher) StatFs(_ <-chan struct{}, h *gofuse.InHeader, out *gofuse.S
 }
 
 // ReadInto reads through an open handle.
-func (d *dispatcher) ReadInto(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status) {
+func (d *dispatcher) ReadInto(in *gofuse.ReadIn, buf []byte) (size int, sent func(), code gofuse.Status) {
 	return d.data.read(in, buf)
 }
 
 // Read is [dispatcher.ReadInto] as go-fuse calls it.
 func (d *dispatcher) Read(_ <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
-	size, code := d.data.read(in, buf)
+	size, sent, code := d.data.read(in, buf)
 	if !code.Ok() {
 		return nil, code
+	}
+	if sent != nil {
+		sent() // nobody says here when the answer is sent
 	}
 	return gofuse.ReadResultData(buf[:size]), gofuse.OK
 }

@@ -111,13 +111,13 @@ func (m *mount) compareLater(n *tree.Node, id uint64) {
 // answerTime is longer than the kernel takes to apply what it is told with an answer.
 const answerTime = 100 * time.Millisecond
 
-// changed reports whether the file of a handle is not as the kernel was told, or was not
-// until now. The kernel then drops the attributes. st receives the present ones. When an
-// open is answered, no notice about the file is under way: the kernel would ignore the
-// size that it asks for at a read.
-func (o *data) changed(h *handle, st *unix.Stat_t, opens bool) (bool, error) {
-	differs, err := o.compare(h, st, opens, o.tree.Host.Now)
-	if done := o.kernel.drops.under(h.node.ID()); opens && done != nil {
+// changed reports whether the file of a handle that is being opened is not as the kernel was
+// told, or was not until now. The kernel then drops the attributes. st receives the present
+// ones. When the open is answered, no notice about the file is under way: the kernel would
+// ignore the size that it asks for at a read.
+func (o *data) changed(h *handle, st *unix.Stat_t) (bool, error) {
+	differs, err := o.compare(h, st, true, o.tree.Host.Now, o.kernel.NotifyAttributes)
+	if done := o.kernel.drops.under(h.node.ID()); done != nil {
 		o.kernel.StepAside() // the kernel may first wait for an answer of this server
 		select {
 		case <-done:
@@ -127,8 +127,11 @@ func (o *data) changed(h *handle, st *unix.Stat_t, opens bool) (bool, error) {
 	return differs, err
 }
 
-// compare is [data.changed] without the wait. now is [tree.Host.Now].
-func (o *data) compare(h *handle, st *unix.Stat_t, opens bool, now func() tree.Moment) (bool, error) {
+// compare compares the file of a handle with what the kernel was told, and calls notify if it
+// has to be told now. now is [tree.Host.Now].
+func (o *data) compare(
+	h *handle, st *unix.Stat_t, opens bool, now func() tree.Moment, notify func(id uint64),
+) (bool, error) {
 	id := h.node.ID()
 	o.kernel.noticing.Lock()
 	defer o.kernel.noticing.Unlock()
@@ -139,7 +142,7 @@ func (o *data) compare(h *handle, st *unix.Stat_t, opens bool, now func() tree.M
 		}
 		d := o.tree.Host.Differs(h.node, st, at, opens)
 		if d.Tell {
-			o.kernel.NotifyAttributes(id)
+			notify(id)
 			time.AfterFunc(answerTime, func() { o.tree.Host.Noticed(id) })
 		}
 		if !d.Outdated {

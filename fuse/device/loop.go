@@ -68,8 +68,9 @@ type worker struct {
 // Handler answers requests. It is a file system of go-fuse with two more methods.
 type Handler interface {
 	gofuse.RawFileSystem
-	// ReadInto reads into a given buffer.
-	ReadInto(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status)
+	// ReadInto reads into a given buffer. sent is called after the answer was sent, if it
+	// is not nil.
+	ReadInto(in *gofuse.ReadIn, buf []byte) (size int, sent func(), code gofuse.Status)
 	// Interrupt ends the wait of a request, which then answers EINTR. It has no effect
 	// on a request that does not wait for a lock.
 	Interrupt(unique uint64)
@@ -189,6 +190,9 @@ func (l *Loop) answer(w *worker, n int) error {
 		l.config.Observed(in)
 	}
 	_, err := unix.Write(l.fd, w.out[:size])
+	if quick && w.msg.sent != nil {
+		w.msg.sent()
+	}
 	return err
 }
 

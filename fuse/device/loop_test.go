@@ -35,7 +35,9 @@ func (s *stub) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.Attr
 
 func (s *stub) Interrupt(uint64) {}
 
-func (s *stub) ReadInto(*gofuse.ReadIn, []byte) (int, gofuse.Status) { return 0, gofuse.ENOSYS }
+func (s *stub) ReadInto(*gofuse.ReadIn, []byte) (int, func(), gofuse.Status) {
+	return 0, nil, gofuse.ENOSYS
+}
 
 // kernelSide plays the kernel: a packet is a request or an answer.
 type kernelSide struct {

@@ -25,6 +25,7 @@ type message struct {
 	out  unsafe.Pointer // the answer's structure, zeroed
 	data []byte         // the data after that structure
 	size int            // the number of bytes used of data
+	sent func()         // is called after the answer was sent; nil for most
 }
 
 // name returns the single file name that follows the structure.
@@ -177,8 +178,8 @@ func quickRead(m Handler, r *message) gofuse.Status {
 	if int(in.Size) > len(r.data) {
 		return gofuse.EINVAL
 	}
-	size, code := m.ReadInto(in, r.data[:in.Size])
-	r.size = size
+	size, sent, code := m.ReadInto(in, r.data[:in.Size])
+	r.size, r.sent = size, sent
 	return code
 }
 

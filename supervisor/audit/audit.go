@@ -122,6 +122,7 @@ func (l *Log) resume(path string) error {
 		return err
 	}
 	l.size, l.head, l.synced = end.size, end.head, end.head.Seq
+	l.marks = []mark{{l.head.Seq + 1, l.size}} // what others wrote before is not read again
 	l.anchor, err = openAnchor(path, l.opts.KeyFile, end.head.Seq == 0)
 	if err != nil {
 		return err

@@ -399,6 +399,32 @@ func TestAFollowerOfLateEventsReadsOnlyThose(t *testing.T) {
 	}
 }
 
+// A command reads what its own session wrote, however long the log is.
+func TestAFollowerOfNewEventsReadsNoOldOnes(t *testing.T) {
+	dir := filled(t, markEvery-3)
+	l := open(t, dir, Options{})
+	defer shut(t, l)
+	size := l.size
+	for _, when := range []string{"before it is written", "after it was written"} {
+		f, err := l.Subscribe(markEvery - 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.next != size {
+			t.Errorf("%s: the follower begins at byte %d of %d", when, f.next, size)
+		}
+		if when == "before it is written" {
+			add(t, l, wire.Event{Type: wire.EventExec})
+		}
+		if e, err := f.Next(t.Context()); err != nil || e.Seq != markEvery-2 {
+			t.Errorf("%s: event %d, %v", when, e.Seq, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestAFollowerEndsWithTheEventsSoFar(t *testing.T) {
 	dir := filled(t, 3)
 	l := open(t, dir, Options{})

@@ -280,6 +280,20 @@ func (c *Command) OOMKills() (int, error) {
 	return 0, nil
 }
 
+// ContainerOOMKills is the number of processes that the kernel killed because a limit on
+// memory was reached, in the group that is mounted at the top: that of the container, where
+// this process is in one. See cgroups(7).
+func ContainerOOMKills() (int, error) {
+	text, err := os.ReadFile("/sys/fs/cgroup/memory.events")
+	if errors.Is(err, os.ErrNotExist) {
+		text, err = os.ReadFile("/sys/fs/cgroup/memory/memory.oom_control")
+	}
+	if err != nil {
+		return 0, err
+	}
+	return oomKills(text)
+}
+
 // oomKills reads the count from memory.events or memory.oom_control.
 func oomKills(text []byte) (int, error) {
 	for line := range bytes.Lines(text) {

@@ -46,6 +46,7 @@ func TestFilesAreShownInTheRoot(t *testing.T) {
 
 // Servers are verified by the authorities of this machine, not by those of the image.
 func TestTheAuthoritiesOfTheMachineAreShownInTheRoot(t *testing.T) {
+	t.Setenv(authoritiesVar, "")
 	r := newRoot(t)
 	if err := r.fill(); err != nil {
 		t.Fatal(err)

@@ -3,9 +3,12 @@ package launch
 import (
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/layout"
 )
 
 // setupResult is what the init reported during its setup.
@@ -31,8 +34,7 @@ type Proof struct {
 func (r *setupResult) add(m *message) error {
 	switch m.kind {
 	case msgDied:
-		step, errno := m.failure()
-		return fmt.Errorf("%s: %w", step, errno)
+		return died(m.failure())
 	case msgMissing:
 		tag, errno := m.failure()
 		r.missing[tag] = errno
@@ -103,4 +105,13 @@ func (r *setupResult) close() {
 	for _, s := range r.sockets {
 		s.Close()
 	}
+}
+
+// died is the error of a setup that ended at a step.
+func died(step string, errno unix.Errno) error {
+	if errno == unix.EPERM && strings.HasPrefix(step, "create file system overlay ") {
+		return fmt.Errorf("%s: %w: a user may make none before Linux 5.11: have root run 'mkdir -p %s', as the package of agentsh does, "+
+			"or go on with --degraded namespaces (in the configuration degraded: [namespaces])", step, errno, layout.Library)
+	}
+	return fmt.Errorf("%s: %w", step, errno)
 }

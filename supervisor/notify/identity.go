@@ -78,107 +78,148 @@ var loaderDirs = []string{"/lib64", "/lib", "/lib/x86_64-linux-gnu", "/lib/aarch
 func BuildIdentities(denied []string, root Root) (*Identities, error) {
 	ids := &Identities{root: root, links: map[fileID][]string{}, known: map[fileID]*original{},
 		bySize: map[int64][]*original{}, digests: map[fileVersion][sha256.Size]byte{}}
-	names, paths, err := compile(denied)
-	if err != nil {
-		return nil, err
-	}
-	left := maxEntries
-	seen := map[fileID]map[string]fileID{} // targets of the links of a directory: /bin and /usr/bin may be one
-	for _, dir := range root.Path {
-		err := ids.each(dir, &left, func(at fileID, name string, link bool) error {
-			file := path.Join(dir, name)
-			var err error
-			if link {
-				err = ids.addLink(seen, at, name, file)
-			}
-			if err == nil && (matches(names, name) || matches(paths, file)) {
-				err = ids.add(file, deniedFile)
-			}
-			if err == nil && policy.MultiCallName(name) {
-				err = ids.add(file, multiCallFile)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("identify programs: %w", err)
-		}
-	}
-	for _, g := range paths {
-		literals, _ := g.Literals()
-		for _, file := range literals {
-			if err := ids.add(file, deniedFile); err != nil {
-				return nil, fmt.Errorf("identify programs: %w", err)
-			}
-		}
-	}
-	for _, dir := range loaderDirs {
-		err := ids.each(dir, &left, func(_ fileID, name string, _ bool) error {
-			if strings.HasPrefix(name, "ld-") && strings.Contains(name, ".so") {
-				return ids.add(path.Join(dir, name), loaderFile)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("identify programs: %w", err)
-		}
+	if err := ids.build(denied); err != nil {
+		return nil, fmt.Errorf("identify programs: %w", err)
 	}
 	return ids, nil
 }
 
-func compile(denied []string) (names, paths []*glob.Glob, err error) {
+func (ids *Identities) build(denied []string) error {
+	programs, err := compile(denied)
+	if err != nil {
+		return err
+	}
+	dirs := directories{ids: ids, programs: programs, read: map[fileID][]*entry{}}
+	for _, dir := range ids.root.Path {
+		entries, err := dirs.list(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := ids.addEntry(e, path.Join(dir, e.name), programs); err != nil {
+				return err
+			}
+		}
+	}
+	for _, file := range programs.files {
+		if err := ids.add(file, func(o *original) { o.deny(file) }); err != nil {
+			return err
+		}
+	}
+	for _, dir := range loaderDirs {
+		entries, err := dirs.list(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if !loader(e.name) {
+				continue
+			}
+			if err := ids.add(path.Join(dir, e.name), func(o *original) { o.loader = true }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// loader reports whether a file is a dynamic loader by its name.
+func loader(name string) bool { return strings.HasPrefix(name, "ld-") && strings.Contains(name, ".so") }
+
+// deniedPrograms are names and patterns of denied programs.
+type deniedPrograms struct {
+	names    map[string]bool // file names
+	files    []string        // paths
+	patterns []*glob.Glob    // of file names
+	paths    []*glob.Glob    // of paths
+}
+
+func compile(denied []string) (*deniedPrograms, error) {
+	p := &deniedPrograms{names: map[string]bool{}}
 	for _, pattern := range denied {
 		kind := glob.Text
 		if strings.Contains(pattern, "/") {
 			kind = glob.Path
 		}
 		g, err := glob.Compile(kind, pattern)
+		if err != nil {
+			return nil, fmt.Errorf("program pattern %q: %w", pattern, err)
+		}
+		literals, all := g.Literals()
 		switch {
-		case err != nil:
-			return nil, nil, fmt.Errorf("program pattern %q: %w", pattern, err)
 		case kind == glob.Path:
-			paths = append(paths, g)
+			p.files = append(p.files, literals...)
+			if !all {
+				p.paths = append(p.paths, g)
+			}
+		case all:
+			for _, name := range literals {
+				p.names[name] = true
+			}
 		default:
-			names = append(names, g)
+			p.patterns = append(p.patterns, g)
 		}
 	}
-	return names, paths, nil
+	return p, nil
 }
 
 func matches(globs []*glob.Glob, s string) bool {
 	return slices.ContainsFunc(globs, func(g *glob.Glob) bool { return g.Match(s) })
 }
 
-// each calls f for the files and links of a directory, with the directory's own
-// identity; one that is missing has none.
-func (ids *Identities) each(dir string, left *int, f func(at fileID, name string, link bool) error) error {
-	h, err := target.ResolveIn(ids.root.Dir, dir)
+// directories reads each directory once: /bin and /usr/bin may be one.
+type directories struct {
+	ids      *Identities
+	programs *deniedPrograms
+	read     map[fileID][]*entry
+	entries  int // in all of them
+}
+
+// entry is a file or a link in a directory that may be of interest.
+type entry struct {
+	name   string
+	link   bool
+	denied bool // by its name
+	multi  bool // a multi-call program
+
+	target   *fileID // of a link; zero: no regular file. nil: not known yet
+	original *original
+}
+
+// list returns the entries of a directory; one that is missing has none.
+func (d *directories) list(dir string) ([]*entry, error) {
+	h, err := target.ResolveIn(d.ids.root.Dir, dir)
 	if absent(err) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer h.Close()
 	at := fileID{h.Stat.Dev, h.Stat.Ino}
-	entries, err := h.ReadDir()
-	if absent(err) {
-		return nil
+	if known, is := d.read[at]; is {
+		return known, nil
 	}
-	if err != nil {
-		return err
+	found, err := h.ReadDir()
+	if err != nil && !absent(err) {
+		return nil, err
 	}
-	if *left -= len(entries); *left < 0 {
-		return fmt.Errorf("more than %d files in the directories of PATH", maxEntries)
+	if d.entries += len(found); d.entries > maxEntries {
+		return nil, fmt.Errorf("more than %d files in the directories of PATH", maxEntries)
 	}
-	for _, e := range entries {
-		if e.IsDir() {
-			continue
+	var entries []*entry
+	for _, f := range found {
+		name := f.Name()
+		e := entry{
+			name: name, link: f.Type()&os.ModeSymlink != 0,
+			denied: d.programs.names[name] || matches(d.programs.patterns, name), multi: policy.MultiCallName(name),
 		}
-		if err := f(at, e.Name(), e.Type()&os.ModeSymlink != 0); err != nil {
-			return err
+		if !f.IsDir() && (e.link || e.denied || e.multi || len(d.programs.paths) > 0 || loader(name)) {
+			entries = append(entries, &e)
 		}
 	}
-	return nil
+	d.read[at] = entries
+	return entries, nil
 }
 
 func absent(err error) bool {
@@ -201,36 +242,42 @@ func (ids *Identities) file(name string) (*target.Handle, error) {
 	return h, nil
 }
 
-// addLink stores the target of the link name in the directory at. file is its path.
-func (ids *Identities) addLink(seen map[fileID]map[string]fileID, at fileID, name, file string) error {
-	id, known := seen[at][name]
-	if !known {
+// addEntry records an entry of a directory of PATH under its path file.
+func (ids *Identities) addEntry(e *entry, file string, denied *deniedPrograms) error {
+	if e.link && e.target == nil {
+		e.target = &fileID{}
 		st, err := target.StatIn(ids.root.Dir, file)
 		if err != nil && !absent(err) {
 			return err
 		}
 		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
-			id = fileID{st.Dev, st.Ino}
+			*e.target = fileID{st.Dev, st.Ino}
 		}
-		if seen[at] == nil {
-			seen[at] = map[string]fileID{}
+	}
+	if e.link && *e.target != (fileID{}) {
+		ids.links[*e.target] = append(ids.links[*e.target], file)
+	}
+	deny := e.denied || matches(denied.paths, file)
+	if !deny && !e.multi {
+		return nil
+	}
+	add := func(o *original) {
+		e.original = o
+		o.multi = o.multi || e.multi
+		if deny {
+			o.deny(file)
 		}
-		seen[at][name] = id
 	}
-	if id != (fileID{}) {
-		ids.links[id] = append(ids.links[id], file)
+	if e.original != nil {
+		add(e.original)
+		return nil
 	}
-	return nil
+	return ids.add(file, add)
 }
 
-// Why a file is an original.
-const (
-	deniedFile = iota
-	loaderFile
-	multiCallFile
-)
-
-func (ids *Identities) add(name string, why int) error {
+// add has others compared with the file that a path means, and calls f with it. Where there
+// is none it does nothing.
+func (ids *Identities) add(name string, f func(*original)) error {
 	h, err := ids.file(name)
 	if h == nil {
 		return err
@@ -246,12 +293,15 @@ func (ids *Identities) add(name string, why int) error {
 			ids.bySize[h.Stat.Size] = append(ids.bySize[h.Stat.Size], o)
 		}
 	}
-	o.loader = o.loader || why == loaderFile
-	o.multi = o.multi || why == multiCallFile
-	if why == deniedFile && !slices.Contains(o.paths, name) {
+	f(o)
+	return nil
+}
+
+// deny records a denied name of the file.
+func (o *original) deny(name string) {
+	if !slices.Contains(o.paths, name) {
 		o.paths = append(o.paths, name)
 	}
-	return nil
 }
 
 // Of returns the identity of a file. It reads the content only if the size is that of a

@@ -91,6 +91,34 @@ func TestFilesAreRecognisedUnderOtherNames(t *testing.T) {
 	}
 }
 
+// A directory that has two names on the PATH is read once, and its programs have both.
+func TestADirectoryWithTwoNames(t *testing.T) {
+	dir, root := rooted(t)
+	if err := os.Symlink("bin", filepath.Join(dir, "sbin")); err != nil {
+		t.Fatal(err)
+	}
+	root.Path = []string{"/bin", "/sbin", "/bin"}
+	ids, err := BuildIdentities([]string{"kill", "/sbin/l?", "/sbin/python3.11"}, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]FileIdentity{
+		"/sbin/kill":       {Names: []string{"/bin/slay", "/sbin/slay", "/bin/slay"}, Same: []string{"/bin/kill", "/sbin/kill"}},
+		"/bin/ls":          {Same: []string{"/sbin/ls"}},
+		"/sbin/python3.11": {Names: []string{"/bin/python3", "/sbin/python3", "/bin/python3"}, Same: []string{"/sbin/python3.11"}},
+	} {
+		h, err := target.ResolveIn(root.Dir, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ids.Of(h)
+		h.Close()
+		if err != nil || !slices.Equal(got.Names, want.Names) || !slices.Equal(got.Same, want.Same) {
+			t.Errorf("%s is %+v %v, want %+v", file, got, err, want)
+		}
+	}
+}
+
 func TestADeniedProgramThatWasReplacedCannotBeCompared(t *testing.T) {
 	dir, root := rooted(t)
 	ids, err := BuildIdentities([]string{"kill"}, root)
