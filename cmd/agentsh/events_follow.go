@@ -47,7 +47,7 @@ func (o *eventOptions) followAll(ctx context.Context, state layout.State, w io.W
 		return failure.New(failure.Ours, err, "")
 	}
 	defer func() { _ = watch.Close() }() // nothing was written
-	ctx, cancel := context.WithCancelCause(ctx)
+	following, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	f := &follower{options: o, known: map[string]bool{}, fail: cancel}
 	defer f.logs.Wait()
@@ -65,14 +65,14 @@ func (o *eventOptions) followAll(ctx context.Context, state layout.State, w io.W
 			return failure.New(failure.Ours, err, "")
 		}
 		for _, name := range names {
-			f.follow(ctx, name, w)
+			f.follow(following, name, w)
 		}
-		if err := watch.Wait(ctx); err != nil {
-			if cause := context.Cause(ctx); ctx.Err() != nil && !errors.Is(cause, context.Canceled) {
-				return cause
-			}
+		if err := watch.Wait(following); err != nil {
 			if ctx.Err() != nil {
-				return nil
+				return nil // whatever the cause: that of a signal is no context.Canceled in Go 1.26.0
+			}
+			if following.Err() != nil {
+				return context.Cause(following)
 			}
 			return failure.New(failure.Ours, err, "")
 		}

@@ -181,6 +181,7 @@ func TestWhatTheClientOfASharedSessionIsTold(t *testing.T) {
 		code    int
 	}{
 		"nothing":                     {nil, false, theirs, 0},
+		"nothing after the request":   {nil, true, theirs, 0},
 		"garbage":                     {[]string{"garbage"}, false, theirs, 0},
 		"a hello of another version":  {[]string{hello(shellsocket.Version + 1)}, false, theirs, 0},
 		"a hello that is too short":   {[]string{"H"}, false, theirs, 0},
@@ -237,7 +238,7 @@ func answerWith(l net.Listener, packets []string, after bool) error {
 			return err
 		}
 	}
-	if len(packets) == 1 && after {
+	if len(packets) <= 1 && after {
 		return readRequest(conn)
 	}
 	return nil

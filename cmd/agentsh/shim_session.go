@@ -47,7 +47,7 @@ func (o *execOptions) joinShared(ctx context.Context, registry *host.Registry) (
 		return nil, err
 	}
 	if err != nil {
-		return nil, failure.New(failure.Ours, err, "")
+		return nil, sessionFailure(err)
 	}
 	return &attached{client: client, one: one, cwd: hereIn(one.Workspace), shim: true}, nil
 }

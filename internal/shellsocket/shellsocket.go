@@ -5,8 +5,8 @@
 // kind. Numbers have the byte order of the machine.
 //
 //	supervisor                          client
-//	hello: version, last words   ->
-//	                             <-     request: key, files, then its body in parts
+//	                             <-     request: version, key, files, then its body in parts
+//	hello: version, last words   ->     sent before the request is read
 //	refusal                      ->     nothing was begun: the Go program takes over
 //	note                         ->     a line for standard error; none, one or more
 //	pipes: three descriptors     ->     unless the command did not start
@@ -39,9 +39,9 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Version changes with every change of the protocol. A client of another version does not
-// send a request.
-const Version = 1
+// Version changes with every change of the protocol. The request of a client of another
+// version is refused. The client does not wait for the hello, so both name theirs.
+const Version = 2
 
 // KeySize is the size of a session's key, in bytes.
 const KeySize = 32
@@ -69,7 +69,7 @@ const (
 
 // Sizes, in bytes.
 const (
-	headerSize = 8 + KeySize + 2*fileSize
+	headerSize = 12 + KeySize + 2*fileSize
 	fileSize   = 5 * 8
 	partSize   = 32 << 10 // the part of a body in one packet
 	maxBody    = wire.MaxMessage
@@ -95,12 +95,15 @@ func parseHeader(b []byte) (*Request, int, error) {
 	if len(b) != headerSize || b[0] != kindRequest {
 		return nil, 0, errors.New("no request")
 	}
+	if version := order.Uint32(b[8:]); version != Version {
+		return nil, 0, fmt.Errorf("a request of version %d, not %d", version, Version)
+	}
 	size := order.Uint32(b[4:])
 	if size > maxBody {
 		return nil, 0, fmt.Errorf("a body of %d bytes, at most %d", size, maxBody)
 	}
 	r := &Request{}
-	b = b[8+copy(r.Key[:], b[8:]):]
+	b = b[12+copy(r.Key[:], b[12:]):]
 	for _, f := range []*shim.File{&r.Manifest, &r.Program} {
 		for i, field := range []*uint64{&f.Dev, &f.Ino, &f.Size, &f.Mtime, &f.Ctime} {
 			*field = order.Uint64(b[8*i:])
@@ -225,7 +228,8 @@ func (c *Conn) send(kind byte, data ...byte) error {
 	return err
 }
 
-// Hello begins a connection. lastWords is what the client prints if the supervisor dies.
+// Hello begins a connection. lastWords is what the client prints if the supervisor dies. Without
+// a hello the client takes its request as not read.
 func (c *Conn) Hello(lastWords string) error {
 	return c.send(kindHello, append(order.AppendUint32([]byte{0, 0, 0}, Version), lastWords...)...)
 }

@@ -22,7 +22,7 @@ import (
 
 // header is the first packet of a request whose body has a size.
 func header(size uint32) []byte {
-	b := append([]byte{kindRequest, 0, 0, 0}, order.AppendUint32(nil, size)...)
+	b := append([]byte{kindRequest, 0, 0, 0}, order.AppendUint32(order.AppendUint32(nil, size), Version)...)
 	b = append(b, bytes.Repeat([]byte{'k'}, KeySize)...)
 	for i := range uint64(10) {
 		b = order.AppendUint64(b, i)
@@ -95,6 +95,7 @@ func TestARequestThatIsMalformedIsRefused(t *testing.T) {
 		"another kind":         {[]byte("K")},
 		"a short header":       {header(8)[:headerSize-1]},
 		"a long header":        {append(header(8), 0)},
+		"another version":      {append(header(8)[:8:8], append([]byte{Version + 1, 0, 0, 0}, header(8)[12:]...)...)},
 		"too much":             {header(maxBody + 1)},
 		"an empty body":        {header(0)},
 		"a body without words": {header(8), part(body(0, 0))},

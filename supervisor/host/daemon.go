@@ -352,6 +352,16 @@ type drained struct{ *handler }
 
 // Exec runs one command. See [supervisor.Session.Exec].
 func (a drained) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
+	drained := make(chan error, 1)
+	drain := sync.OnceFunc(func() { drained <- a.session.Files().Drain() })
+	exited := s.Exited
+	s.Exited = func(e wire.Exit) {
+		go drain() // while the rest of the output is delivered
+		if exited != nil {
+			exited(e)
+		}
+	}
 	exit, left, err := a.session.Exec(ctx, req, s)
-	return exit, left, errors.Join(err, a.session.Files().Drain())
+	drain() // of a command that was not started
+	return exit, left, errors.Join(err, <-drained)
 }

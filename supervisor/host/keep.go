@@ -74,7 +74,6 @@ func (k *keeper) serve(ctx context.Context, h *handler) error {
 	})
 	server := h.server()
 	server.Clients = &channel.Clients{Shared: true}
-	server.Handler = drained{h}
 	accepting := &listen.Sparing{Listener: k.listener}
 	for {
 		conn, err := accepting.Accept()

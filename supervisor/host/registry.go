@@ -247,7 +247,17 @@ func readRecord(file string, into any) error {
 	return json.Unmarshal(data, into)
 }
 
-// Attach connects to a running session. The caller closes the client.
+// Died is the error of a client whose supervisor died before it answered. [ErrNoSession] is in
+// its chain.
+type Died struct{ Running }
+
+func (d *Died) Error() string { return d.Gone().Message }
+
+// Unwrap implements the interface of [errors.Is].
+func (*Died) Unwrap() error { return ErrNoSession }
+
+// Attach connects to a running session. The caller closes the client. The error is a [Died]
+// if the supervisor died meanwhile.
 func (r *Registry) Attach(ctx context.Context, name, build string) (*channel.Client, Running, error) {
 	e, err := r.Dial(ctx, name)
 	if err != nil {
@@ -257,9 +267,26 @@ func (r *Registry) Attach(ctx context.Context, name, build string) (*channel.Cli
 	client, err := channel.NewClient(ctx, e.Stream, e.Client)
 	one := e.Running
 	if err != nil {
-		return nil, one, fmt.Errorf("session %s: %w", name, err)
+		return nil, one, one.orDied(ctx, fmt.Errorf("session %s: %w", name, err))
 	}
 	return client, one, nil
+}
+
+// orDied is the error of a connection to the supervisor. A broken one is that of its death, if
+// it is dead.
+func (r Running) orDied(ctx context.Context, err error) error {
+	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
+		return err
+	}
+	supervisor, openErr := openProcess(r.PID)
+	if openErr != nil {
+		return errors.Join(err, openErr)
+	}
+	defer supervisor.Close()
+	if id, missing := target.Identify(r.PID); missing == nil && id.Start == r.StartTime && supervisor.wait(ctx, destroyBound) != nil {
+		return err // it lives
+	}
+	return &Died{r}
 }
 
 // Endpoint is a stream to a running session, with what a client of it needs.
@@ -302,7 +329,7 @@ type Described struct {
 // Join connects to the session of a name. Where there is none it makes the one that
 // describe describes. One process makes a session of a name, and others wait for it.
 func (r *Registry) Join(ctx context.Context, name, build string, describe func() (Described, error)) (*channel.Client, Running, error) {
-	client, one, err := r.attachLiving(ctx, name, build)
+	client, one, err := r.Attach(ctx, name, build)
 	if !errors.Is(err, ErrNoSession) {
 		return client, one, err
 	}
@@ -311,7 +338,7 @@ func (r *Registry) Join(ctx context.Context, name, build string, describe func()
 		return nil, one, err
 	}
 	defer making.Close()
-	client, one, err = r.attachLiving(ctx, name, build) // another process may have made it
+	client, one, err = r.Attach(ctx, name, build) // another process may have made it
 	if !errors.Is(err, ErrNoSession) {
 		return client, one, err
 	}
@@ -326,24 +353,6 @@ func (r *Registry) Join(ctx context.Context, name, build string, describe func()
 		return nil, one, err
 	}
 	return r.Attach(ctx, name, build)
-}
-
-// attachLiving is Attach, where a supervisor that dies meanwhile means no session.
-func (r *Registry) attachLiving(ctx context.Context, name, build string) (*channel.Client, Running, error) {
-	client, one, err := r.Attach(ctx, name, build)
-	broken := errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
-	if !broken || one.PID == 0 {
-		return client, one, err
-	}
-	supervisor, openErr := openProcess(one.PID)
-	if openErr != nil {
-		return nil, one, errors.Join(err, openErr)
-	}
-	defer supervisor.Close()
-	if id, missing := target.Identify(one.PID); missing == nil && id.Start == one.StartTime && supervisor.wait(ctx, destroyBound) != nil {
-		return nil, one, err // it lives
-	}
-	return nil, one, fmt.Errorf("session %s: %w: %w", name, ErrNoSession, err)
 }
 
 // making is the lock of whoever makes a session of a name.

@@ -33,6 +33,9 @@ import (
 type Options struct {
 	Operator supervisor.OperatorConfig
 	Build    string // of this program, for the hello
+	// Next returns the connection of a controller that has taken the place of the one whose
+	// connection to Serve has ended; nil: there is none, and the session ends. It may be nil.
+	Next func() net.Conn
 	// Confine drops privileges that this process does not need once its session runs: see
 	// [supervisor.Session.Confine]. The process must be there for this session alone.
 	Confine bool
@@ -56,7 +59,9 @@ func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, o Options) e
 	}
 	ctx, cancel := h.limited(ctx)
 	defer cancel()
-	err = h.serve(ctx, conn)
+	if err = h.openFiles(); err == nil {
+		err = h.serveAll(ctx, conn, o.Next)
+	}
 	if k != nil && ctx.Err() == nil && h.alive() {
 		// The controller did not end the session, so it is gone, whatever broke.
 		err = k.serve(ctx, h)
@@ -130,10 +135,21 @@ type handler struct {
 	roots   []*os.Root
 }
 
-func (h *handler) serve(ctx context.Context, conn net.Conn) error {
-	if err := h.openFiles(); err != nil {
-		return err
+// serveAll serves a controller, and those that take its place.
+func (h *handler) serveAll(ctx context.Context, conn net.Conn, next func() net.Conn) error {
+	for {
+		err := h.serve(ctx, conn)
+		if next == nil || ctx.Err() != nil || !h.alive() {
+			return err
+		}
+		if conn = next(); conn == nil {
+			return err
+		}
 	}
+}
+
+// serve serves one controller. What it had started ends with its connection.
+func (h *handler) serve(ctx context.Context, conn net.Conn) error {
 	cfg := h.server()
 	cfg.Clients = &channel.Clients{}
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))

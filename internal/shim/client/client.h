@@ -11,10 +11,10 @@
 
 /* Keep in step with internal/shellsocket. */
 enum {
-	PROTOCOL = 1,
+	PROTOCOL = 2,
 	KEY_SIZE = 32,
 	FILE_SIZE = 5 * 8,
-	HEADER_SIZE = 8 + KEY_SIZE + 2 * FILE_SIZE,
+	HEADER_SIZE = 12 + KEY_SIZE + 2 * FILE_SIZE,
 	PART_SIZE = 32 << 10,
 	MAX_BODY = 4 << 20,
 	MAX_END = 16 << 20,
@@ -24,33 +24,21 @@ enum {
 
 /* Times, in milliseconds. */
 enum {
-	HELLO_LIMIT = 10000,
+	SEND_LIMIT = 10000, /* of a part of the request */
 	PING_INTERVAL = 5000,
 	PING_LIMIT = 60000,
 	KILL_LIMIT = 15000, /* from a request to kill the command to its end */
 	FORCED_LIMIT = 2000, /* of a write after the command was ended */
 };
 
-/* The request for one shell. */
-struct request {
-	char exe[4096];
-	char here[4096]; /* "": the directory was removed */
-	char **argv, **envp;
-	uint8_t header[HEADER_SIZE];
-};
-
-/* A shell of a session. */
-struct session {
+/* What was done before the C library started: see early.c. */
+struct early {
+	int sent; /* the request was sent */
 	int sock;
-	char last_words[4096]; /* what is printed if the supervisor dies */
+	uint64_t passed, mask; /* signals, as the kernel has them: bit 0 is signal 1 */
 };
+extern struct early early;
 
-/* Connects to the session of this user and receives its hello; -1: the Go program does. */
-int open_session(struct request *q, struct session *s);
-/* Sends the request; -1: it did not arrive, so nothing was begun. */
-int send_request(const struct request *q, int sock);
-/* Whether a package manager of root started this process. */
-int below_packager(void);
 /* Sends a packet; -1: the supervisor has gone. */
 int send_packet(int sock, const void *data, size_t len);
 /* Receives a packet, with up to three descriptors. 0: the supervisor has gone. */
@@ -117,8 +105,8 @@ int write_all(int fd, const char *p, size_t n);
 
 /* -- follow.c -- */
 
-/* Follows the command to its end, and exits with its status. It returns if the supervisor
-   refused the request: nothing was begun. */
-void follow(struct session *s, const sigset_t *mask, const sigset_t *passed);
+/* Follows the command to its end, and exits with its status. It returns if nothing was
+   begun: the supervisor refused the request, or said nothing at all. */
+void follow(int sock, const sigset_t *mask, const sigset_t *passed);
 
 #endif

@@ -18,12 +18,13 @@
 
 /* What the main thread knows. */
 static struct {
-	const char *last_words;
+	char last_words[MAX_NOTE]; /* what is printed if the supervisor dies */
 	const sigset_t *mask;
 	int signals;
 	uint64_t seen; /* signals that were passed */
 	int exited;    /* the command has ended */
 	int delivered; /* the supervisor knows what was read */
+	int greeted;   /* the supervisor has said hello: until then it has not read the request */
 	int answered;  /* the supervisor has said more than its hello */
 	int broken;    /* the supervisor has gone */
 	int64_t cancelled, pinged, heard;
@@ -203,12 +204,34 @@ static void take_exit(int forced)
 		cancel();
 }
 
-/* Takes one packet of the supervisor. 1: it refused. */
+/* Takes the first packet. 1: nothing was begun. A supervisor of another version refuses the
+   request. */
+static int receive_hello(const char *packet, ssize_t n)
+{
+	uint32_t version;
+	if (n < 8 || packet[0] != 'H')
+		return 1;
+	memcpy(&version, packet + 4, sizeof version);
+	if (version != PROTOCOL)
+		return 1;
+	memcpy(M.last_words, packet + 8, (size_t)n - 8);
+	M.greeted = 1;
+	return 0;
+}
+
+/* Takes one packet of the supervisor. 1: nothing was begun. */
 static int receive(void)
 {
 	static char packet[MAX_NOTE];
 	int fds[3], nfds;
 	ssize_t n = receive_packet(F.sock, packet, sizeof packet, fds, &nfds);
+	if (!M.greeted) {
+		for (int i = 0; i < nfds; i++)
+			close(fds[i]);
+		M.heard = now_ms();
+		M.pinged = 0;
+		return receive_hello(packet, n);
+	}
 	if (n == 0) {
 		M.broken = 1;
 		if (!M.exited)
@@ -269,7 +292,7 @@ static void keep_time(int stopped)
 		abandon_writes(M.cancelled);
 }
 
-/* Waits for what comes next. 1: the supervisor refused. */
+/* Waits for what comes next. 1: nothing was begun. */
 static int step(void)
 {
 	struct pollfd p[5] = { { M.broken ? -1 : F.sock, POLLIN, 0 }, { M.signals, POLLIN, 0 }, { F.wake, POLLIN, 0 } };
@@ -300,13 +323,12 @@ static int step(void)
 	return p[0].revents ? receive() : 0;
 }
 
-void follow(struct session *s, const sigset_t *mask, const sigset_t *passed)
+void follow(int sock, const sigset_t *mask, const sigset_t *passed)
 {
 	struct sigaction ignore = { .sa_handler = SIG_IGN }, before;
-	F.sock = s->sock;
+	F.sock = sock;
 	F.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	F.ended = eventfd(0, EFD_CLOEXEC);
-	M.last_words = s->last_words;
 	M.mask = mask;
 	M.signals = signalfd(-1, passed, SFD_CLOEXEC | SFD_NONBLOCK);
 	M.heard = now_ms();
