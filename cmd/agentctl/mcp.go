@@ -27,6 +27,7 @@ import (
 type mcpFlags struct {
 	run     runFlags
 	policy  string
+	http    httpFlags
 	session int // descriptor of the session of 'agentsh mcp'
 	alive   int // descriptor that ends when the work shall end
 }
@@ -34,7 +35,7 @@ type mcpFlags struct {
 func newMCPCommand() *cobra.Command {
 	var f mcpFlags
 	cmd := &cobra.Command{
-		Use:   "mcp [FILE | --policy FILE] [--repo DIR] [--out DIR]",
+		Use:   "mcp [FILE | --policy FILE] [--repo DIR] [--out DIR] [--listen ADDRESS]",
 		Short: "Serve the tools of a new sandbox to an agent outside it",
 		Long: `mcp makes a sandbox as a run does, with the repository in it, and serves its tools over
 the Model Context Protocol (MCP) on standard input and output. An agent program outside
@@ -47,7 +48,11 @@ harness that has nothing but a policy.
 When the client closes the stream, or ends in any way, the work is taken out as after a
 run: commits become a branch of the repository, and --out gets the results. The first
 SIGINT or SIGTERM asks for that too; the second stops as it stops a run. Standard error
-has the messages.`,
+has the messages.
+
+With --listen clients come over streamable HTTP instead, until SIGINT, SIGTERM or the end
+of timeout_minutes. Each request needs the header "Authorization: Bearer TOKEN". The token
+is that of --token-file, or a new one that standard error has once.`,
 		Example: "  claude mcp add sandbox -- agentctl mcp --policy policy.yaml --repo ~/src/app --out ~/out",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -72,6 +77,7 @@ has the messages.`,
 	for _, own := range []string{"session-fd", "alive-fd"} {
 		_ = flags.MarkHidden(own) // of these programs alone; fails for an unknown flag only
 	}
+	f.http.add(flags)
 	_ = cmd.RegisterFlagCompletionFunc("policy", completeYAML) // fails for an unknown flag only
 	f.run.load.add(cmd)
 	return cmd
@@ -113,6 +119,11 @@ func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
 	stderr := cmd.ErrOrStderr()
 	syscall.CloseOnExec(f.alive)
 	alive := os.NewFile(uintptr(f.alive), "alive")
+	clients, err := f.http.listen(cmd)
+	if err != nil {
+		return err
+	}
+	defer clients.close()
 	file, remove, err := f.harness(args)
 	if err != nil {
 		return err
@@ -139,7 +150,7 @@ func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
 		limited, cancel := context.WithCancel(limited)
 		defer cancel()
 		defer context.AfterFunc(serving, cancel)()
-		return serveWorkplace(limited, w, cmd.InOrStdin(), os.Stdout)
+		return clients.serve(limited, w)
 	}
 	result, err := controller.Run(ctx, o)
 	progress.end()
@@ -147,21 +158,6 @@ func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
 		printResult(stderr, result)
 	}
 	return runFailure(stderr, err)
-}
-
-// serveWorkplace serves the tools of a run until the client or ctx ends.
-func serveWorkplace(ctx context.Context, w controller.Workplace, in io.Reader, out io.WriteCloser) error {
-	box, err := tools.New(ctx, tools.Config{
-		Program: "agentctl", Version: version, Sandbox: w.Sandbox, Dir: w.Dir, Env: w.Env, Run: w.Run, History: historyOf(w.Sandbox),
-	})
-	if err != nil {
-		return err
-	}
-	defer box.Close()
-	if err := box.Serve(ctx, io.NopCloser(in), out); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("the stream to the client: %w", err)
-	}
-	return nil
 }
 
 // harness is the file of the harness. One that --policy stands for is made, until remove is called.

@@ -128,34 +128,44 @@ func (b *toolbox) want(text string, parts ...string) {
 	}
 }
 
+// says uses a tool, and holds that its text has parts.
+func (b *toolbox) says(name string, in map[string]any, parts ...string) map[string]any {
+	b.t.Helper()
+	text, out := b.call(name, in, false)
+	b.want(text, parts...)
+	return out
+}
+
+// fails uses a tool that fails, and holds that its text has parts.
+func (b *toolbox) fails(name string, in map[string]any, parts ...string) map[string]any {
+	b.t.Helper()
+	text, out := b.call(name, in, true)
+	b.want(text, parts...)
+	return out
+}
+
 type args = map[string]any
 
 func TestToolsRunCommandsUnderThePolicy(t *testing.T) {
 	b := openTools(t, nil)
-	text, out := b.call("exec", args{"command": "echo one; echo two >&2; exit 3"}, false)
-	b.want(text, "one\n", "two\n", "[exit status 3]")
+	out := b.says("exec", args{"command": "echo one; echo two >&2; exit 3"}, "one\n", "two\n", "[exit status 3]")
 	if out["exit_code"] != 3.0 || out["state"] != "ended" || out["total_bytes"] != 8.0 {
 		t.Errorf("%v", out)
 	}
-	text, _ = b.call("exec", args{"argv": []string{"cat"}, "stdin": "typed"}, false)
-	b.want(text, "typed")
-	text, out = b.call("exec", args{"argv": []string{"curl", "x"}}, false)
-	b.want(text, "agentsh: denied: curl x", "no-curl", "policy.yaml:10:", "no downloads")
+	b.says("exec", args{"argv": []string{"cat"}, "stdin": "typed"}, "typed")
+	out = b.says("exec", args{"argv": []string{"curl", "x"}}, "agentsh: denied: curl x", "no-curl", "policy.yaml:10:", "no downloads")
 	if out["exit_code"] != 126.0 || out["end"] != "denied" {
 		t.Errorf("%v", out)
 	}
-	text, out = b.call("exec", args{"command": "curl x || cat secret/key"}, false)
-	b.want(text, "no-curl", "no-secrets", "keys stay here")
+	out = b.says("exec", args{"command": "curl x || cat secret/key"}, "no-curl", "no-secrets", "keys stay here")
 	if list, _ := out["refusals"].([]any); len(list) != 2 {
 		t.Errorf("%v", out)
 	}
-	text, out = b.call("exec", args{"command": "sleep 1000", "timeout_seconds": 0.2}, false)
-	b.want(text, "timeout_seconds")
+	out = b.says("exec", args{"command": "sleep 1000", "timeout_seconds": 0.2}, "timeout_seconds")
 	if out["exit_code"] != 124.0 {
 		t.Errorf("%v", out)
 	}
-	text, _ = b.call("exec", args{"argv": []string{"nosuch"}}, false)
-	b.want(text, "nosuch")
+	b.says("exec", args{"argv": []string{"nosuch"}}, "nosuch")
 	both := args{"command": "a", "argv": []string{"b"}}
 	for _, in := range []args{{}, both, {"command": "a", "timeout_seconds": -1}, {"command": "a", "more": 1}} {
 		b.call("exec", in, true)
@@ -186,10 +196,8 @@ func TestOutputOfACommandIsReadByOffset(t *testing.T) {
 	b.call("exec_output", args{"command_id": id, "offset": 588896}, true)
 	b.call("exec_output", args{"command_id": "c99"}, true)
 	_, out = b.call("exec", args{"command": "echo begun; sleep 1000", "background": true}, false)
-	text, out = b.call("exec_output", args{"command_id": out["command_id"], "wait_seconds": 60}, false)
-	b.want(text, "begun", "still running")
-	text, out = b.call("exec_kill", args{"command_id": out["command_id"]}, false)
-	b.want(text, "begun")
+	out = b.says("exec_output", args{"command_id": out["command_id"], "wait_seconds": 60}, "begun", "still running")
+	out = b.says("exec_kill", args{"command_id": out["command_id"]}, "begun")
 	if out["state"] != "ended" {
 		t.Errorf("%v", out)
 	}
@@ -197,8 +205,7 @@ func TestOutputOfACommandIsReadByOffset(t *testing.T) {
 
 func TestToolsReadWriteAndEditFiles(t *testing.T) {
 	b := openTools(t, nil)
-	text, out := b.call("write", args{"path": "a/b.txt", "content": "one\ntwo\nthree\ntwo\n"}, false)
-	b.want(text, "created", "/work/a/b.txt")
+	out := b.says("write", args{"path": "a/b.txt", "content": "one\ntwo\nthree\ntwo\n"}, "created", "/work/a/b.txt")
 	if out["created"] != true || out["bytes"] != 18.0 {
 		t.Errorf("%v", out)
 	}
@@ -206,12 +213,9 @@ func TestToolsReadWriteAndEditFiles(t *testing.T) {
 	if out["content"] != "two\nthree\n" || out["total_lines"] != 4.0 || out["truncated"] != true {
 		t.Errorf("%v", out)
 	}
-	text, _ = b.call("edit", args{"path": "a/b.txt", "old_text": "two", "new_text": "2"}, true)
-	b.want(text, "not unique", "2 times", "lines 2, 4", "replace_all")
-	text, _ = b.call("edit", args{"path": "a/b.txt", "old_text": "two\n  three", "new_text": "2"}, true)
-	b.want(text, "not found", "blanks differ", "line 2")
-	text, _ = b.call("edit", args{"path": "a/b.txt", "old_text": "four", "new_text": "4"}, true)
-	b.want(text, "not found", "read the file")
+	b.fails("edit", args{"path": "a/b.txt", "old_text": "two", "new_text": "2"}, "not unique", "2 times", "lines 2, 4", "replace_all")
+	b.fails("edit", args{"path": "a/b.txt", "old_text": "two\n  three", "new_text": "2"}, "not found", "blanks differ", "line 2")
+	b.fails("edit", args{"path": "a/b.txt", "old_text": "four", "new_text": "4"}, "not found", "read the file")
 	_, out = b.call("edit", args{"path": "a/b.txt", "old_text": "three\ntwo\n", "new_text": "3\n"}, false)
 	if out["replacements"] != 1.0 || out["line"] != 3.0 {
 		t.Errorf("%v", out)
@@ -222,20 +226,17 @@ func TestToolsReadWriteAndEditFiles(t *testing.T) {
 	for name, wants := range map[string][]string{
 		"none": {"does not exist"}, "a": {"no regular file"}, "secret/key": {"no-secrets", "keys stay here"}, "/dev/zero": {"no regular file"},
 	} {
-		text, _ := b.call("read", args{"path": name}, true)
-		b.want(text, wants...)
+		b.fails("read", args{"path": name}, wants...)
 	}
-	text, _ = b.call("write", args{"path": "secret/new", "content": "x"}, true)
-	b.want(text, "no-secrets")
+	b.fails("write", args{"path": "secret/new", "content": "x"}, "no-secrets")
 	if _, err := os.Stat(filepath.Join(b.dir, "secret/new")); err == nil {
 		t.Error("a denied file was written")
 	}
 	if err := os.WriteFile(filepath.Join(b.dir, "binary"), []byte("a\x00\xff"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	text, _ = b.call("read", args{"path": "binary"}, true)
-	b.want(text, "no UTF-8 text", "base64")
-	text, _ = b.call("write", args{"path": "odd 'name\" $(x)\n.txt", "content": "\\n$HOME"}, false)
+	b.fails("read", args{"path": "binary"}, "no UTF-8 text", "base64")
+	text, _ := b.call("write", args{"path": "odd 'name\" $(x)\n.txt", "content": "\\n$HOME"}, false)
 	if data, err := os.ReadFile(filepath.Join(b.dir, "odd 'name\" $(x)\n.txt")); string(data) != "\\n$HOME" {
 		t.Errorf("%q %v %s", data, err, text)
 	}
@@ -245,8 +246,7 @@ func TestToolsListAndSearch(t *testing.T) {
 	b := openTools(t, nil)
 	b.call("exec", args{"command": "mkdir -p src/a .git && echo 'func One()' >src/a/one.go && echo 'func Two(): x' >src/two.go && echo one >src/b.txt &&" +
 		" echo func >.git/config && ln -s b.txt src/link && printf 'odd' >\"$(printf 'src/a\\nb')\" && chmod 640 src/b.txt"}, false)
-	text, out := b.call("list", args{"path": "src"}, false)
-	b.want(text, " 640          4  b.txt\n", "a/\n", "link@\n", `a\nb`)
+	out := b.says("list", args{"path": "src"}, " 640          4  b.txt\n", "a/\n", "link@\n", `a\nb`)
 	if list, _ := out["entries"].([]any); len(list) != 5 {
 		t.Errorf("%v", out)
 	}
@@ -254,19 +254,15 @@ func TestToolsListAndSearch(t *testing.T) {
 	if list := fmt.Sprint(out["files"]); list != "[src/a/one.go src/two.go]" {
 		t.Error(list)
 	}
-	text, out = b.call("grep", args{"pattern": "func (One|two)", "ignore_case": true, "include": "*.go"}, false)
-	b.want(text, "src/a/one.go:1: func One()\n", "src/two.go:1: func Two(): x\n")
+	out = b.says("grep", args{"pattern": "func (One|two)", "ignore_case": true, "include": "*.go"},
+		"src/a/one.go:1: func One()\n", "src/two.go:1: func Two(): x\n")
 	if list, _ := out["matches"].([]any); len(list) != 2 {
 		t.Errorf("%v", out)
 	}
-	text, _ = b.call("grep", args{"pattern": "config"}, false)
-	b.want(text, "no line matches")
-	text, _ = b.call("grep", args{"pattern": "("}, true)
-	b.want(text, "nmatched (")
-	text, _ = b.call("grep", args{"pattern": "x", "path": "nosuch"}, true)
-	b.want(text, "does not exist")
-	text, _ = b.call("list", args{"path": "secret"}, true)
-	b.want(text, "no-secrets")
+	b.says("grep", args{"pattern": "config"}, "no line matches")
+	b.fails("grep", args{"pattern": "("}, "nmatched (")
+	b.fails("grep", args{"pattern": "x", "path": "nosuch"}, "does not exist")
+	b.fails("list", args{"path": "secret"}, "no-secrets")
 	b.call("glob", args{"pattern": "/etc/*"}, true)
 	b.call("glob", args{"pattern": "../*"}, true)
 }
@@ -274,46 +270,37 @@ func TestToolsListAndSearch(t *testing.T) {
 func TestAPatchIsAppliedWholeOrNot(t *testing.T) {
 	b := openTools(t, nil)
 	b.call("exec", args{"command": "printf 'one\\ntwo\\n' >a; echo old >b; echo c >c"}, false)
-	text, _ := b.call("apply_patch", args{"patch": "--- a/a\n+++ b/a\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n-new\n+newer\n"}, true)
-	b.want(text, "nothing was changed", "/work/b: hunk 1", `the first is "new"`)
-	text, _ = b.call("exec", args{"command": "cat a"}, false)
-	b.want(text, "one\ntwo\n")
-	text, out := b.call("apply_patch", args{"patch": "*** Begin Patch\n*** Update File: a\n one\n-two\n+2\n*** Add File: d/new\n+x\n*** Delete File: b\n" +
-		"*** Update File: c\n*** Move to: d/c\n-c\n+C\n*** End Patch"}, false)
-	b.want(text, "changed", "created", "deleted", "moved")
+	b.fails("apply_patch", args{"patch": "--- a/a\n+++ b/a\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n-new\n+newer\n"},
+		"nothing was changed", "/work/b: hunk 1", `the first is "new"`)
+	b.says("exec", args{"command": "cat a"}, "one\ntwo\n")
+	out := b.says("apply_patch", args{"patch": "*** Begin Patch\n*** Update File: a\n one\n-two\n+2\n*** Add File: d/new\n+x\n*** Delete File: b\n" +
+		"*** Update File: c\n*** Move to: d/c\n-c\n+C\n*** End Patch"}, "changed", "created", "deleted", "moved")
 	if list, _ := out["files"].([]any); len(list) != 4 {
 		t.Errorf("%v", out)
 	}
-	text, _ = b.call("exec", args{"command": "cat a d/new d/c; ls"}, false)
-	b.want(text, "one\n2\nx\nC\na\nd\n")
-	text, _ = b.call("apply_patch", args{"patch": "*** Begin Patch\n*** Add File: secret/x\n+x\n*** End Patch"}, true)
-	b.want(text, "no-secrets")
+	b.says("exec", args{"command": "cat a d/new d/c; ls"}, "one\n2\nx\nC\na\nd\n")
+	b.fails("apply_patch", args{"patch": "*** Begin Patch\n*** Add File: secret/x\n+x\n*** End Patch"}, "no-secrets")
 }
 
 func TestChangesAndCheckpoints(t *testing.T) {
 	b := openTools(t, nil)
 	b.call("write", args{"path": "a", "content": "one\n"}, false)
-	text, out := b.call("checkpoint", args{"name": "first"}, false)
-	b.want(text, "checkpoint ")
+	out := b.says("checkpoint", args{"name": "first"}, "checkpoint ")
 	id := out["checkpoints"].([]any)[0].(map[string]any)["id"]
 	b.call("write", args{"path": "a", "content": "two\n"}, false)
 	b.call("write", args{"path": "b", "content": "b\n"}, false)
 	if err := os.WriteFile(filepath.Join(b.dir, "secret", "key"), []byte("new key\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text, _ = b.call("changes", args{"diff": true}, false)
+	text, _ := b.call("changes", args{"diff": true}, false)
 	b.want(text, "created   a", "+two", "created   b")
 	if strings.Contains(text, "new key") {
 		t.Errorf("a file that no command may read is shown: %s", text)
 	}
-	text, _ = b.call("checkpoints", args{}, false)
-	b.want(text, "first")
-	text, _ = b.call("rollback", args{"id": id}, false)
-	b.want(text, "as at checkpoint")
-	text, _ = b.call("exec", args{"command": "cat a; ls"}, false)
-	b.want(text, "one\na\n")
-	text, _ = b.call("rollback", args{"id": "99"}, true)
-	b.want(text, "checkpoint list")
+	b.says("checkpoints", args{}, "first")
+	b.says("rollback", args{"id": id}, "as at checkpoint")
+	b.says("exec", args{"command": "cat a; ls"}, "one\na\n")
+	b.fails("rollback", args{"id": "99"}, "checkpoint list")
 }
 
 func TestAClientSeesProgress(t *testing.T) {
@@ -371,7 +358,7 @@ func TestACancelledCallEndsItsCommand(t *testing.T) {
 func TestTheEndOfTheClientEndsTheSession(t *testing.T) {
 	for name, end := range map[string]func(b *toolbox){
 		"its stream": func(b *toolbox) { _ = b.session.Close() },
-		"SIGTERM":    func(b *toolbox) { _ = b.cmd.Process.Signal(os.Interrupt) },
+		"SIGTERM":    func(b *toolbox) { _ = b.cmd.Process.Signal(syscall.SIGTERM) },
 		"SIGKILL":    func(b *toolbox) { _ = b.cmd.Process.Kill() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -443,20 +430,16 @@ func TestARunServesItsTools(t *testing.T) {
 				flags = []string{"--policy", "policy.yaml"}
 			}
 			b := serveRun(p, flags...)
-			text, _ := b.call("edit", args{"path": "a.txt", "old_text": "one", "new_text": "two"}, false)
-			b.want(text, "/sandbox/workspace/repo/a.txt")
+			b.says("edit", args{"path": "a.txt", "old_text": "one", "new_text": "two"}, "/sandbox/workspace/repo/a.txt")
 			b.call("exec", args{"command": "git commit -qam second && echo x >new.txt"}, false)
-			text, out := b.call("exec", args{"argv": []string{"kill", "1"}}, false)
-			b.want(text, "block-kill", "processes are not signalled from here")
+			out := b.says("exec", args{"argv": []string{"kill", "1"}}, "block-kill", "processes are not signalled from here")
 			if out["exit_code"] != 126.0 {
 				t.Errorf("%v", out)
 			}
-			text, _ = b.call("checkpoint", args{}, false)
-			b.want(text, "checkpoint 1")
+			b.says("checkpoint", args{}, "checkpoint 1")
 			b.call("exec", args{"command": "rm new.txt"}, false)
 			b.call("rollback", args{"id": "1"}, false)
-			text, _ = b.call("changes", args{}, false)
-			b.want(text, "workspace/repo/new.txt")
+			b.says("changes", args{}, "workspace/repo/new.txt")
 			b.call("changes", args{"diff": true}, true)
 			end(b)
 			eventually(t, func() bool {

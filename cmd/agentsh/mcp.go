@@ -97,8 +97,7 @@ func (o *execOptions) handOver(program string, to host.Endpoint, owner *os.File)
 	defer stream.Close()
 	handed := wire.HandedSession{
 		Version: wire.Current, Name: one.Name, Workspace: one.Workspace, Cwd: orDefault(o.cwd, hereIn(one.Workspace)),
-		Advisory: one.Advisory, Stream: int(stream.Fd()),
-		Key: cfg.Key, HostKey: cfg.HostKey, Server: cfg.Server, Program: self,
+		Stream: int(stream.Fd()), Key: cfg.Key, HostKey: cfg.HostKey, Server: cfg.Server, Program: self,
 	}
 	inherited := []*os.File{stream}
 	if owner != nil {
@@ -118,6 +117,7 @@ func (o *execOptions) handOver(program string, to host.Endpoint, owner *os.File)
 			return fmt.Errorf("pass a descriptor on: %w", err)
 		}
 	}
+	noteAdvisory(one.Advisory)
 	argv := []string{"agentctl", "mcp", "--session-fd", fmt.Sprint(description.Fd())}
 	return fmt.Errorf("%s: %w", program, syscall.Exec(program, argv, os.Environ()))
 }

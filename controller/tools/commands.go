@@ -49,7 +49,7 @@ func (c *commands) add(shown string, kill context.CancelCauseFunc) *command {
 	defer c.mu.Unlock()
 	c.last++
 	one := &command{
-		id: fmt.Sprintf("c%d", c.last), shown: shown, output: newOutput(), kill: kill, ended: make(chan struct{}), started: time.Now(),
+		id: fmt.Sprintf("c%d", c.last), shown: shown, output: &output{}, kill: kill, ended: make(chan struct{}), started: time.Now(),
 	}
 	if c.of == nil {
 		c.of = map[string]*command{}
@@ -229,16 +229,19 @@ func (t *Toolbox) run(ctx context.Context, one *command, req wire.ExecRequest, i
 	script := in.Command != ""
 	defer one.kill(nil)
 	t.refused.begin(req.ID)
-	streams := wire.Streams{Stdout: one.output, Stderr: one.output}
-	if in.Stdin != "" {
-		streams.Stdin = strings.NewReader(in.Stdin)
+	run := func() {
+		streams := wire.Streams{Stdout: one.output, Stderr: one.output}
+		if in.Stdin != "" {
+			streams.Stdin = strings.NewReader(in.Stdin) // a program that was not found may have taken a part
+		}
+		one.exit, one.err = t.cfg.Sandbox.Run(ctx, req, streams)
 	}
-	one.exit, one.err = t.cfg.Sandbox.Run(ctx, req, streams)
+	run()
 	if one.exit.Kind == wire.ExitSpawnFailed && one.exit.Code == 127 && script {
 		t.refused.finish(req.ID) // nothing has run
 		req.ID, req.Argv[0] = "tool-"+rand.Text(), "sh"
 		t.refused.begin(req.ID)
-		one.exit, one.err = t.cfg.Sandbox.Run(ctx, req, streams)
+		run()
 	}
 	if cause := context.Cause(ctx); one.err != nil && cause != nil {
 		one.err = cause

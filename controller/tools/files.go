@@ -3,8 +3,6 @@ package tools
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -16,20 +14,11 @@ import (
 const maxFile = 16 << 20
 
 // Scripts for files. A path is $1. They follow links as any program does, and the policy
-// judges the file that is meant.
+// judges the file that is meant. writing.go has those that write.
 const (
 	readScript = `if [ ! -e "$1" ] && [ ! -L "$1" ]; then exit 41; fi
 if [ ! -f "$1" ] && [ -e "$1" ]; then exit 42; fi
 exec head -c "$2" -- "$1"`
-	writeScript = `if [ -e "$1" ] && [ ! -f "$1" ]; then exit 42; fi
-d=${1%/*}; [ -n "$d" ] || d=/
-[ -d "$d" ] || mkdir -p -- "$d" || exit
-if [ -e "$1" ]; then printf replaced; else printf created; fi
-exec cat >"$1"`
-	// It replaces a file that has a SHA-256.
-	replaceScript = `[ -f "$1" ] || exit 41
-[ "$(sha256sum <"$1")" = "$2  -" ] || exit 43
-exec cat >"$1"`
 	removeScript = `exec rm -- "$1"`
 	moveScript   = `d=${2%/*}; [ -d "$d" ] || mkdir -p -- "$d" || exit; exec mv -- "$1" "$2"`
 )
@@ -58,6 +47,7 @@ type writeInput struct {
 type writeOutput struct {
 	Path    string `json:"path"`
 	Created bool   `json:"created" jsonschema:"the file was not there before"`
+	InPlace bool   `json:"in_place,omitempty" jsonschema:"the directory takes no other file, or the file has several names: no whole file took its place"`
 	Bytes   int    `json:"bytes"`
 }
 
@@ -72,6 +62,7 @@ type editOutput struct {
 	Path         string `json:"path"`
 	Replacements int    `json:"replacements"`
 	Line         int    `json:"line" jsonschema:"of the first replacement, from 1"`
+	InPlace      bool   `json:"in_place,omitempty" jsonschema:"as of write"`
 }
 
 // addFiles adds the tools for single files.
@@ -161,51 +152,21 @@ func (t *Toolbox) read(ctx context.Context, _ call, in readInput) (string, readO
 	return shown, out, nil
 }
 
-// put writes a file, and reports whether it was not there before.
-func (t *Toolbox) put(ctx context.Context, name, content string) (created bool, err error) {
-	if len(content) > maxFile {
-		return false, fmt.Errorf("the content has %d bytes: at most %d MiB", len(content), maxFile>>20)
-	}
-	out, err := t.script(ctx, writeScript, strings.NewReader(content), 1<<10, t.path(name))
-	if status(err) == statusOther {
-		return false, fmt.Errorf("%s is no regular file", text.Visible(t.path(name)))
-	}
-	if err != nil {
-		return false, fmt.Errorf("write %s: %w", text.Visible(t.path(name)), err)
-	}
-	return strings.HasPrefix(out.String(), "created"), nil
-}
-
 func (t *Toolbox) write(ctx context.Context, _ call, in writeInput) (string, writeOutput, error) {
 	out := writeOutput{Path: t.path(in.Path), Bytes: len(in.Content)}
 	if in.Path == "" {
 		return "", out, fmt.Errorf("write a path")
 	}
-	var err error
-	if out.Created, err = t.put(ctx, in.Path, in.Content); err != nil {
+	done, err := t.put(ctx, in.Path, in.Content)
+	if err != nil {
 		return "", out, err
 	}
-	done := "replaced"
+	out.Created, out.InPlace = done.created, done.inPlace
+	word := "replaced"
 	if out.Created {
-		done = "created"
+		word = "created"
 	}
-	return fmt.Sprintf("%s %s (%s)", done, text.Visible(out.Path), text.Count(out.Bytes, "byte")), out, nil
-}
-
-// replace writes a file whose content is still the one that was read.
-func (t *Toolbox) replace(ctx context.Context, name, before, after string) error {
-	if len(after) > maxFile {
-		return fmt.Errorf("the new content has %d bytes: at most %d MiB", len(after), maxFile>>20)
-	}
-	sum := sha256.Sum256([]byte(before))
-	_, err := t.script(ctx, replaceScript, strings.NewReader(after), 1<<10, t.path(name), hex.EncodeToString(sum[:]))
-	if s := status(err); s == statusChanged || s == statusMissing {
-		return fmt.Errorf("%s was changed meanwhile, and is left as it is: read it and edit it again", text.Visible(t.path(name)))
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", text.Visible(t.path(name)), err)
-	}
-	return nil
+	return fmt.Sprintf("%s %s (%s)%s", word, text.Visible(out.Path), text.Count(out.Bytes, "byte"), done.note()), out, nil
 }
 
 func (t *Toolbox) edit(ctx context.Context, _ call, in editInput) (string, editOutput, error) {
@@ -232,11 +193,13 @@ func (t *Toolbox) edit(ctx context.Context, _ call, in editInput) (string, editO
 	}
 	head, _, _ := strings.Cut(before, in.OldText)
 	out.Line = 1 + strings.Count(head, "\n")
-	if err := t.replace(ctx, in.Path, before, strings.ReplaceAll(before, in.OldText, in.NewText)); err != nil {
+	done, err := t.replace(ctx, in.Path, before, strings.ReplaceAll(before, in.OldText, in.NewText))
+	if err != nil {
 		return "", out, err
 	}
-	done := fmt.Sprintf("replaced %s in %s, first at line %d", text.Count(out.Replacements, "place"), text.Visible(out.Path), out.Line)
-	return done, out, nil
+	out.InPlace = done.inPlace
+	said := fmt.Sprintf("replaced %s in %s, first at line %d", text.Count(out.Replacements, "place"), text.Visible(out.Path), out.Line)
+	return said + done.note(), out, nil
 }
 
 // places lists the lines of the first places of a text.

@@ -23,11 +23,9 @@ type output struct {
 	mu      sync.Mutex
 	kept    []byte
 	total   int64
-	changed chan struct{} // closed at the next write or the end, and made again
+	changed chan struct{} // closed at the next write or the end; nil: nobody waits
 	ended   bool
 }
-
-func newOutput() *output { return &output{changed: make(chan struct{})} }
 
 // Write never fails: a command is not blocked by what is kept.
 func (o *output) Write(p []byte) (int, error) {
@@ -38,9 +36,16 @@ func (o *output) Write(p []byte) (int, error) {
 	if len(o.kept) > 2*maxKept { // seldom, so that a byte is moved once
 		o.kept = append([]byte(nil), o.kept[len(o.kept)-maxKept:]...)
 	}
-	close(o.changed)
-	o.changed = make(chan struct{})
+	o.wake()
 	return len(p), nil
+}
+
+// wake wakes those that wait. The caller holds mu.
+func (o *output) wake() {
+	if o.changed != nil {
+		close(o.changed)
+		o.changed = nil
+	}
 }
 
 // end says that nothing follows, and frees what is above the limit.
@@ -52,8 +57,7 @@ func (o *output) end() {
 	}
 	o.kept = append([]byte(nil), o.kept...)
 	o.ended = true
-	close(o.changed)
-	o.changed = make(chan struct{})
+	o.wake()
 }
 
 func (o *output) size() (total int64, kept int) {
@@ -128,7 +132,11 @@ func (o *output) summary() (shown string, cut bool) {
 func (o *output) wait(ctx context.Context, offset int64) {
 	for {
 		o.mu.Lock()
-		more, changed := o.ended || o.total > offset, o.changed
+		more := o.ended || o.total > offset
+		if o.changed == nil {
+			o.changed = make(chan struct{})
+		}
+		changed := o.changed
 		o.mu.Unlock()
 		if more {
 			return

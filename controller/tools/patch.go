@@ -396,7 +396,8 @@ func (t *Toolbox) carryOut(ctx context.Context, p planned) (patchedFile, error) 
 		_, err := t.put(ctx, p.to, p.after)
 		return patchedFile{Path: t.path(p.to), Action: "created"}, err
 	case p.from == p.to:
-		return patchedFile{Path: t.path(p.to), Action: "changed"}, t.replace(ctx, p.to, p.before, p.after)
+		_, err := t.replace(ctx, p.to, p.before, p.after)
+		return patchedFile{Path: t.path(p.to), Action: "changed"}, err
 	}
 	done := patchedFile{Path: t.path(p.to), Action: "moved", From: t.path(p.from)}
 	if _, err := t.script(ctx, moveScript, nil, 1<<10, done.From, done.Path); err != nil {
@@ -405,5 +406,6 @@ func (t *Toolbox) carryOut(ctx context.Context, p planned) (patchedFile, error) 
 	if p.before == p.after {
 		return done, nil
 	}
-	return done, t.replace(ctx, p.to, p.before, p.after)
+	_, err := t.replace(ctx, p.to, p.before, p.after)
+	return done, err
 }

@@ -25,6 +25,7 @@ type scriptError struct {
 	status   int
 	message  string
 	refusals []Refusal
+	killed   bool // it began, and did not end by itself
 }
 
 func (e *scriptError) Error() string {
@@ -116,6 +117,7 @@ func (q quiet) Write(p []byte) (int, error) {
 
 // failed is the failure of a script that ended otherwise than with status 0.
 func failed(exit wire.Exit, said string, refused []Refusal) error {
+	killed := exit.Kind != wire.ExitExited && exit.Kind != wire.ExitDenied && exit.Kind != wire.ExitSpawnFailed
 	message := strings.TrimSpace(said)
 	message = strings.TrimPrefix(message, "sh: ")
 	if message == "" && len(refused) == 0 {
@@ -127,5 +129,7 @@ func failed(exit wire.Exit, said string, refused []Refusal) error {
 			refused = []Refusal{ofExit("sh", exit)}
 		}
 	}
-	return &scriptError{status: exit.Code, message: text.Line(strings.ReplaceAll(message, "\n", "; ")), refusals: refused}
+	return &scriptError{
+		status: exit.Code, message: text.Line(strings.ReplaceAll(message, "\n", "; ")), refusals: refused, killed: killed,
+	}
 }

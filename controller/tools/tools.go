@@ -41,9 +41,10 @@ type Toolbox struct {
 	refused  *refused
 	commands commands
 	slots    chan struct{} // one for each running command
+	calls    gate
 	ctx      context.Context
 	end      context.CancelFunc
-	wg       sync.WaitGroup
+	wg       sync.WaitGroup // commands of exec
 }
 
 // maxRunning bounds the commands that run at a time, of all clients together.
@@ -76,10 +77,36 @@ func New(ctx context.Context, cfg Config) (*Toolbox, error) {
 	return t, nil
 }
 
-// Close ends the commands that still run, and returns when they have ended.
+// Close ends the calls and commands that still run, and returns when they have ended.
 func (t *Toolbox) Close() {
 	t.end()
+	t.calls.close()
 	t.wg.Wait()
+}
+
+// gate counts the calls that run, until it is closed. It is safe for concurrent use.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	inside sync.WaitGroup
+}
+
+// enter reports whether the gate is open. The caller leaves then by inside.Done.
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.inside.Add(1)
+	}
+	return !g.closed
+}
+
+// close lets nobody in and waits for those inside.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.inside.Wait()
 }
 
 // errClosed is the cause of the end of commands when the tools end.
@@ -99,6 +126,11 @@ func add[In, Out any](t *Toolbox, about tool, handle func(context.Context, call,
 		InputSchema: schemaOf[In](), OutputSchema: schemaOf[Out](),
 		Annotations: &mcp.ToolAnnotations{Title: about.title, ReadOnlyHint: about.reads, OpenWorldHint: &closed},
 	}, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
+		if !t.calls.enter() {
+			var none Out
+			return nil, none, errClosed
+		}
+		defer t.calls.inside.Done()
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(t.ctx, func() { cancel(errClosed) })()

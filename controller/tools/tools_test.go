@@ -270,6 +270,7 @@ func TestAFloodOfCallsIsBounded(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	box.Close() // a command that has answered may still be leaving
 	if len(box.slots) != 0 {
 		t.Errorf("%d slots are taken", len(box.slots))
 	}
@@ -311,4 +312,26 @@ func BenchmarkCall(b *testing.B) {
 			}
 		}
 	})
+}
+
+// withoutBash is a sandbox that has no bash, and takes the input of a program before it looks for it.
+type withoutBash struct{ sandbox.Executor }
+
+func (w withoutBash) Run(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, error) {
+	if req.Argv[0] == "bash" {
+		_, err := io.Copy(io.Discard, s.Stdin)
+		return wire.Exit{Kind: wire.ExitSpawnFailed, Code: 127}, err
+	}
+	return w.Executor.Run(ctx, req, s)
+}
+
+func TestAScriptWithoutBashHasItsInput(t *testing.T) {
+	box := openTools(t)
+	box.cfg.Sandbox = withoutBash{box.cfg.Sandbox}
+	res, err := connect(t, box).CallTool(context.Background(), &mcp.CallToolParams{
+		Name: "exec", Arguments: map[string]any{"command": "cat; echo $0", "stdin": "input\n"},
+	})
+	if err != nil || !strings.Contains(res.Content[0].(*mcp.TextContent).Text, "input\nsh\n") {
+		t.Errorf("%+v %v", res, err)
+	}
 }

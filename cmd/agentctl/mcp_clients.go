@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"agentsh/controller"
+	"agentsh/controller/tools"
+	"agentsh/internal/socket"
+)
+
+// httpFlags are the flags of tools over HTTP.
+type httpFlags struct {
+	address   string
+	tokenFile string
+	remote    bool
+}
+
+func (f *httpFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.address, "listen", "", "serve over HTTP at `ADDRESS`, as in 127.0.0.1:8080; port 0: a free one")
+	flags.StringVar(&f.tokenFile, "token-file", "", "with --listen: `FILE` with the token, 32 random bytes or more in base64")
+	flags.BoolVar(&f.remote, "listen-remote", false, "with --listen: an address that other machines reach; nothing encrypts what passes")
+}
+
+// toolClients are the clients of the tools of a run: one on standard input and output, or
+// those of a listener.
+type toolClients struct {
+	in       io.Reader
+	out      io.WriteCloser
+	messages io.Writer
+	listener net.Listener // nil: standard input and output
+	token    string
+	made     bool // the token is new
+}
+
+// listen checks the flags and listens. Clients wait until the tools are served. The
+// caller closes what is returned.
+func (f *httpFlags) listen(cmd *cobra.Command) (*toolClients, error) {
+	c := &toolClients{in: cmd.InOrStdin(), out: os.Stdout, messages: cmd.ErrOrStderr()}
+	if f.address == "" {
+		if f.tokenFile != "" || f.remote {
+			return nil, errors.New("--token-file and --listen-remote belong to --listen ADDRESS")
+		}
+		return c, nil
+	}
+	at, err := netip.ParseAddrPort(f.address)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--listen %s: write an IP address and a port, as in 127.0.0.1:8080", f.address)
+	case !at.Addr().IsLoopback() && !f.remote:
+		return nil, fmt.Errorf("--listen %s: other machines reach this address, and nothing encrypts the token and the work: "+
+			"write 127.0.0.1:%d, or add --listen-remote", f.address, at.Port())
+	}
+	secret := make([]byte, 32)
+	if c.made = f.tokenFile == ""; c.made {
+		_, _ = rand.Read(secret) // it never fails
+	} else if secret, err = socket.ReadSecret(f.tokenFile); err != nil {
+		return nil, fmt.Errorf("--token-file: %w", err)
+	}
+	c.token = base64.StdEncoding.EncodeToString(secret)
+	if c.listener, err = (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", at.String()); err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return c, nil
+}
+
+func (c *toolClients) close() {
+	if c.listener != nil {
+		_ = c.listener.Close() // serving may have closed it
+	}
+}
+
+// serve serves the tools of a run until its client or ctx ends.
+func (c *toolClients) serve(ctx context.Context, w controller.Workplace) error {
+	box, err := tools.New(ctx, tools.Config{
+		Program: "agentctl", Version: version, Sandbox: w.Sandbox, Dir: w.Dir, Env: w.Env, Run: w.Run, History: historyOf(w.Sandbox),
+	})
+	if err != nil {
+		return err
+	}
+	defer box.Close()
+	if c.listener == nil {
+		if err := box.Serve(ctx, io.NopCloser(c.in), c.out); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("the stream to the client: %w", err)
+		}
+		return nil
+	}
+	fmt.Fprintf(c.messages, "agentctl: tools at http://%s%s\n", c.listener.Addr(), tools.Path)
+	if c.made {
+		fmt.Fprintf(c.messages, "agentctl: token: %s\n", c.token)
+	}
+	return box.ServeHTTP(ctx, c.listener, c.token)
+}

@@ -1,0 +1,99 @@
+package tools
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Path is the path of the tools in URLs.
+const Path = "/mcp"
+
+// Limits of HTTP.
+const (
+	headerWait  = 10 * time.Second
+	idleWait    = 2 * time.Minute
+	idleSession = 4 * time.Hour // between two requests of a client
+	endWait     = 5 * time.Second
+	maxHeader   = 64 << 10 // bytes
+	// stateless is the first version of the protocol whose requests have no session.
+	stateless = "2026-07-28"
+)
+
+// ServeHTTP serves clients over streamable HTTP at [Path] until ctx ends, and closes the
+// listener. Calls that still run are cancelled then, and [Toolbox.Close] waits for them. Every request needs the bearer token.
+// Requests of a page of another host are refused, and on a loopback address those for
+// a host that is not loopback.
+func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) error {
+	server := &http.Server{
+		Handler: httpHandler(t.server, t.cfg.Log, token), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader,
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	t.end()
+	for session := range t.server.Sessions() {
+		_ = session.Close() // the error of the stream that ends
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWait)
+	defer cancel()
+	err := server.Shutdown(limited)
+	if err != nil { // a client that does not read
+		err = server.Close()
+	}
+	if served := <-done; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}
+
+// httpHandler answers the requests of all clients of a server.
+func httpHandler(server *mcp.Server, log *slog.Logger, token string) http.Handler {
+	get := func(*http.Request) *mcp.Server { return server }
+	sessions := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
+		Logger: log, MaxRequestBodyBytes: maxMessage, SessionTimeout: idleSession,
+	})
+	requests := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
+		Logger: log, MaxRequestBodyBytes: maxMessage, Stateless: true, PropagateRequestCancellation: true,
+	})
+	mux := http.NewServeMux()
+	mux.HandleFunc(Path, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Mcp-Protocol-Version") >= stateless {
+			requests.ServeHTTP(w, r)
+			return
+		}
+		sessions.ServeHTTP(w, r)
+	})
+	verify := func(_ context.Context, got string, _ *http.Request) (*auth.TokenInfo, error) {
+		if subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1 {
+			return nil, auth.ErrInvalidToken
+		}
+		return &auth.TokenInfo{}, nil
+	}
+	return sameOrigin(auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(mux))
+}
+
+// sameOrigin refuses requests of pages of other hosts.
+func sameOrigin(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, origin := range r.Header.Values("Origin") {
+			if from, err := url.Parse(origin); err != nil || from.Host != r.Host {
+				http.Error(w, "requests of a page of another host are refused", http.StatusForbidden)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
