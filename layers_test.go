@@ -39,6 +39,7 @@ var ranks = map[string]int{
 	"internal/layout":                -1, // names paths, touches none
 	"internal/mistake":               -1, // looks at texts; whoever reads a key asks it
 	"internal/lazy":                  -2, // regular expressions that are compiled at their first use
+	"internal/secretfiles":           -2, // names of files
 	"internal/statedir":              0,
 	"internal/paths":                 -1, // questions about names of files
 	"internal/project":               1,  // finds what a command line does not name; starts nothing
@@ -63,7 +64,7 @@ var ranks = map[string]int{
 	"internal/text":                  0, // both commands and the supervisor show text of agents
 	"supervisor/audit/report":        1, // knows events only, not how they are stored
 	"controller/fetch":               0, // reads files by HTTPS, knows no harness
-	"controller/openshell":           0, // reads another project's policies
+	"controller/openshell":           0, // reads and writes another project's policies
 	"controller/harness":             1,
 	"controller/outside":             3, // requests of the controller, through the proxy of sessions
 	"controller/prescript":           0, // reads what a script says, knows no run
@@ -73,6 +74,7 @@ var ranks = map[string]int{
 	"controller/image":               1, // finds root file systems, knows no harness
 	"controller/sandbox/local":       2,
 	"controller/sandbox/remote":      3, // keeps its files on this host as local does
+	"controller/sandbox/docker":      4, // a container for each sandbox, in which remote makes it
 	"controller/sandbox/sandboxtest": 3, // what every backend must pass; reads audit logs
 	"controller/sandbox/host":        1,
 	"controller/git":                 2, // runs git of the host
@@ -114,6 +116,7 @@ var ranks = map[string]int{
 	"test/evasions/policy":           0, // scripts that policy probe carries
 	"test/evasions/controller":       5, // lets the corpus attack packages of the controller
 	"test/suites/judge":              0, // compares what other people's suites print
+	"packaging/containers":           0, // profiles that packages carry, and backends send
 	"packaging/release":              4, // a tool of the build
 	"":                               0,
 }
@@ -133,7 +136,7 @@ var beside = map[string][]string{
 	"cmd/agentctl":             {"controller/report"},
 	"controller/attach":        {"controller/record"},
 
-	"controller/openshell": {"internal/strictyaml"},
+	"controller/openshell": {"internal/strictyaml", "policy", "policy/glob"},
 }
 
 // owners lists the packages that may import a library.
@@ -150,6 +153,7 @@ var owners = map[string][]string{
 	"text/template": {"cmd/agentctl", "packaging/release"},
 
 	"github.com/google/go-containerregistry": {"controller/image"},
+	"github.com/moby/moby":                   {"controller/sandbox/docker"},
 	"github.com/coder/websocket":             {"internal/socket"},
 	"github.com/mdlayher/vsock":              {"internal/socket"},
 	// It would make agentsh larger than it may be: doc/decisions/0048.

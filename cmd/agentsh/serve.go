@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,6 +47,7 @@ func newServeCommand() *cobra.Command {
 	var stream, bootstrap, lease int
 	var config, socket, placed, listen, key string
 	var overStdio bool
+	var container time.Duration
 	var root imageroot.Options
 	cmd := &cobra.Command{
 		Use:     "serve [--stream-fd N --bootstrap-fd N | --socket PATH | --stdio | --listen ADDRESS]",
@@ -69,6 +71,9 @@ func newServeCommand() *cobra.Command {
 			}
 			if overStdio {
 				return serveStdio(cmd.Context(), config)
+			}
+			if container != 0 {
+				return serveContainer(cmd.Context(), container)
 			}
 			if listen != "" {
 				return serveListener(cmd.Context(), listen, key, config)
@@ -111,6 +116,8 @@ func newServeCommand() *cobra.Command {
 	cmd.Flags().StringVar(&key, "key", "", "`FILE` with the key of --listen")
 	cmd.Flags().StringVar(&placed, "place", "", "`DIR` of a sandbox of serve --stdio")
 	_ = cmd.Flags().MarkHidden("place") // of this program alone; fails for an unknown flag only
+	cmd.Flags().DurationVar(&container, "container", 0, "process 1 of a container of agentctl: end after `DURATION` without a sandbox")
+	_ = cmd.Flags().MarkHidden("container") // agentctl alone uses it
 	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")
 	cmd.Flags().IntVar(&bootstrap, "bootstrap-fd", 0, "descriptor `N` from which the session is described")
 	cmd.Flags().IntVar(&lease, "lease-fd", 0, "descriptor `N` that stays open until the session ends")
@@ -118,13 +125,19 @@ func newServeCommand() *cobra.Command {
 	cmd.Flags().StringVar(&root.Image, "image-root", "", "serve in the root file system `DIR`; takes a mount namespace of its own")
 	cmd.Flags().StringVar(&root.Dir, "image-sandbox", "", "`DIR` of the sandbox, for the changes to the root file system")
 	cmd.MarkFlagsRequiredTogether("image-root", "image-sandbox")
+	excludeServes(cmd)
+	return cmd
+}
+
+// excludeServes rejects flags of two ways to serve.
+func excludeServes(cmd *cobra.Command) {
+	ways := []string{"socket", "stdio", "listen", "place", "container"}
 	for _, other := range []string{"image-root", "stream-fd", "bootstrap-fd"} {
-		for _, one := range []string{"socket", "stdio", "listen", "place"} {
+		for _, one := range ways {
 			cmd.MarkFlagsMutuallyExclusive(one, other)
 		}
 	}
-	cmd.MarkFlagsMutuallyExclusive("socket", "stdio", "listen", "place")
-	return cmd
+	cmd.MarkFlagsMutuallyExclusive(ways...)
 }
 
 // enterImage starts this command again in the root of an image. The configuration

@@ -32,6 +32,16 @@ func serveStdio(ctx context.Context, config string) error {
 	return failed(place.Serve(ctx, s, o), hint)
 }
 
+// serveContainer is process 1 of a container that agentctl made.
+func serveContainer(ctx context.Context, idle time.Duration) error {
+	const hint = "agentctl starts this command in containers: see doc/platforms/docker.md"
+	o, err := placeOptions("")
+	if err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
+	return failed(place.ServeContainer(ctx, o, idle), hint)
+}
+
 // placeOptions describe this machine as a place.
 func placeOptions(config string) (o place.Options, err error) {
 	o = place.Options{Build: version, Config: config, Messages: os.Stderr}

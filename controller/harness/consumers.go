@@ -29,6 +29,15 @@ var Consumers = map[string]string{
 	"backend":                         "create sandbox",
 	"connect":                         "create sandbox",
 	"connect_key":                     "create sandbox",
+	"container.user":                  "create sandbox",
+	"container.memory_mb":             "create sandbox",
+	"container.cpus":                  "create sandbox",
+	"container.pids":                  "create sandbox",
+	"container.disk_mb":               "create sandbox",
+	"container.network":               "create sandbox",
+	"container.mounts.source":         "create sandbox",
+	"container.mounts.target":         "create sandbox",
+	"container.mounts.writable":       "create sandbox",
 	"degraded":                        "create sandbox",
 	"require":                         "create sandbox",
 	"plugins.path":                    "bootstrap",
@@ -124,9 +133,13 @@ func particular(where string) string {
 // Unsupported gives the reason why no step reads a leaf. An entry also applies
 // to all leaves below its path.
 var Unsupported = map[string]string{
-	"plugins.env":         "plugins get no variables of their own; write env.sandbox",
-	"plugins.pi":          "no runtime here takes arguments for plugins",
-	"container":           "the agent always runs in the sandbox of the local backend",
+	"plugins.env":       "plugins get no variables of their own; write env.sandbox",
+	"plugins.pi":        "no runtime here takes arguments for plugins",
+	"container.harness": "the agent always runs in the sandbox",
+	"container.backend": "backend names the kind of the sandbox",
+
+	"container.env_passthrough": "variables of this host cross by env.sandbox alone",
+
 	"steer":               "a running agent takes no updates",
 	"api_servers":         "a server with credentials of this machine would obey the sandbox; use a provider",
 	"privilege_levels":    "no step mints tokens",

@@ -144,11 +144,25 @@ type ValidationLoop struct {
 	PreflightCheck Text       `harness:"preflight_check"`
 }
 
-// Container configures where the agent itself runs.
+// Container configures the container of a sandbox.
 type Container struct {
-	Harness        Value[bool] `harness:"harness"`
-	Backend        Text        `harness:"backend"`
-	EnvPassthrough Texts       `harness:"env_passthrough"`
+	Harness        Value[bool]    `harness:"harness"`
+	Backend        Text           `harness:"backend"`
+	EnvPassthrough Texts          `harness:"env_passthrough"`
+	User           Text           `harness:"user"`
+	MemoryMB       Value[int]     `harness:"memory_mb"`
+	CPUs           Value[float64] `harness:"cpus"`
+	PIDs           Value[int]     `harness:"pids"`
+	DiskMB         Value[int]     `harness:"disk_mb"`
+	Network        Text           `harness:"network"`
+	Mounts         []Mount        `harness:"mounts"`
+}
+
+// Mount is a directory of the engine's machine, or a volume, in a container.
+type Mount struct {
+	Source   Text        `harness:"source"`
+	Target   Text        `harness:"target"`
+	Writable Value[bool] `harness:"writable"`
 }
 
 // Security configures scanners and hooks.

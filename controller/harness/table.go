@@ -82,6 +82,9 @@ var (
 	stageRE    = lazy.Regexp(`^(pre_script|runtime|post_script|default)$`)
 	hostnameRE = lazy.Regexp(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$`)
 	headerRE   = lazy.Regexp("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	userRE     = lazy.Regexp(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
+	sourceRE   = lazy.Regexp(`^(/[^\n\r]*|[A-Za-z0-9][A-Za-z0-9_.-]*)$`)
+	absoluteRE = lazy.Regexp(`^/[^\n\r]+$`)
 	noNewline  = lazy.Regexp(`^[^\n\r]*$`)
 )
 
@@ -140,6 +143,22 @@ var containerFields = []field{
 	{name: "backend", kind: kindText, format: format{pattern: nameRE, means: "letters, digits, _ and -"}, doc: "Kind of sandbox."},
 	{name: "env_passthrough", kind: kindList, format: format{pattern: identRE, means: identText},
 		doc: "Host variables that cross into the sandbox."},
+	{name: "user", kind: kindText, format: format{pattern: userRE, means: "UID, UID:GID or a name"},
+		doc: "User of the container; the image's, or 1000:1000 for one of root."},
+	{name: "memory_mb", kind: kindInt, limits: limits{min: 16, max: 1 << 30}, doc: "Memory of the container, in MiB."},
+	{name: "cpus", kind: kindNumber, limits: limits{max: 4096}, doc: "Processors of the container; 0.5 is half of one."},
+	{name: "pids", kind: kindInt, limits: limits{min: 16, max: 1 << 22}, doc: "Processes and threads of the container."},
+	{name: "disk_mb", kind: kindInt, limits: limits{min: 64, max: 1 << 30}, doc: "Disk of the container's own files, in MiB."},
+	{name: "network", kind: kindText, format: format{pattern: nameRE, means: "letters, digits, _ and -"},
+		doc: "Network of the container: none, or one of the engine."},
+	{name: "mounts", kind: kindStructs, identity: cleanTarget, doc: "Directories of the engine's machine, or volumes, in the container.",
+		fields: []field{
+			{name: "source", kind: kindText, required: true, format: format{pattern: sourceRE, means: "an absolute path, or the name of a volume"},
+				doc: "Absolute path on the machine of the engine, or name of a volume."},
+			{name: "target", kind: kindText, required: true, format: format{pattern: absoluteRE, means: "an absolute path"},
+				doc: "Absolute path in the sandbox."},
+			{name: "writable", kind: kindBool, doc: "Commands may write to it, as far as the policy allows."},
+		}},
 }
 
 var securityFields = []field{
@@ -279,12 +298,12 @@ var fields = []field{
 	{name: "timeout_minutes", kind: kindInt, limits: limits{max: 60 * 24 * 7}, doc: "Minutes one iteration may take; 0: the default."},
 	{name: "sandbox_timeout_seconds", kind: kindInt, limits: limits{max: 86400},
 		doc: "Seconds the sandbox may take to be ready; 0: the default."},
-	{name: "backend", kind: kindText, private: true, format: format{values: []string{"local", "exec", "ssh", "socket"}},
+	{name: "backend", kind: kindText, private: true, format: format{values: []string{"local", "exec", "ssh", "socket", "docker"}},
 		doc: "Where the sandbox is; --backend has precedence."},
 	{name: "connect", kind: kindText, private: true,
-		doc: "Address of the place for backend: ssh://USER@HOST, exec:PROGRAM ARGUMENT..., or one of a socket."},
+		doc: "Address of the place for backend: ssh://USER@HOST, exec:PROGRAM ARGUMENT..., one of a socket, or of an engine."},
 	{name: "connect_key", kind: kindText, private: true, path: pathHost, doc: "File with the key of the place, for backend: socket."},
-	{name: "container", kind: kindStruct, doc: "Where the agent itself runs.", fields: containerFields},
+	{name: "container", kind: kindStruct, doc: "The container of the sandbox, for backend: docker.", fields: containerFields},
 	{name: "security", kind: kindStruct, doc: "Scanners and hooks.", fields: securityFields},
 	{name: "trigger", kind: kindText, doc: "Expression over events that starts the agent."},
 	{name: "steer", kind: kindStruct, doc: "Updates that reach a running agent.", fields: []field{

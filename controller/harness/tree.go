@@ -72,8 +72,13 @@ func baseName(t *tree) string {
 }
 
 // cleanDest is the key of host files.
-func cleanDest(t *tree) string {
-	if d := t.get("dest"); d != nil {
+func cleanDest(t *tree) string { return cleanPath(t, "dest") }
+
+// cleanTarget is the key of mounts.
+func cleanTarget(t *tree) string { return cleanPath(t, "target") }
+
+func cleanPath(t *tree, key string) string {
+	if d := t.get(key); d != nil {
 		return path.Clean(d.text)
 	}
 	return ""

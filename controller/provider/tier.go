@@ -3,10 +3,12 @@ package provider
 import (
 	"fmt"
 	"path"
+	"slices"
 	"sort"
 	"strings"
 
 	"agentsh/controller/harness"
+	"agentsh/internal/secretfiles"
 )
 
 // Tier says how far a secret travels; the best tier is first.
@@ -149,8 +151,8 @@ func secretFile(name string) bool {
 	case ".pem", ".key", ".p12", ".pfx", ".jks", ".keytab":
 		return true
 	}
-	for _, w := range []string{"credential", "secret", "token", "service-account", "service_account", "id_rsa", "id_ed25519", "kubeconfig",
-		".netrc", ".npmrc", ".pypirc"} {
+	words := []string{"credential", "secret", "token", "service-account", "service_account", "kubeconfig"}
+	for _, w := range slices.Concat(words, secretfiles.Keys, secretfiles.Names) {
 		if strings.Contains(base, w) {
 			return true
 		}

@@ -29,20 +29,11 @@ import (
 
 func TestBackends(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	program := filepath.Join(t.TempDir(), "agentsh")
-	build := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"",
-		"-o", program, "agentsh/cmd/agentsh")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	program := build(t)
 	open := func(t *testing.T) (statedir.Dir, string) {
 		t.Helper()
 		dir := t.TempDir()
-		state, err := statedir.Open(layout.State(filepath.Join(dir, "state")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return state, dir
+		return openState(t, dir), dir
 	}
 	t.Run("local", func(t *testing.T) {
 		state, _ := open(t)
@@ -95,6 +86,27 @@ func TestBackends(t *testing.T) {
 			}
 		})
 	}
+}
+
+// build builds the supervisor.
+func build(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "agentsh")
+	build := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"",
+		"-o", program, "agentsh/cmd/agentsh")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+func openState(t *testing.T, dir string) statedir.Dir {
+	t.Helper()
+	state, err := statedir.Open(layout.State(filepath.Join(dir, "state")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state
 }
 
 // listen starts a place that listens at an address, and returns the address for controllers

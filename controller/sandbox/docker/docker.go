@@ -1,0 +1,264 @@
+// Package docker makes sandboxes in containers of an engine, by the Engine API. Each sandbox is
+// one container, made from the image of the harness.
+//
+// Process 1 of the container is agentsh serve --container, which this host puts in. A stream
+// is an exec of agentsh serve --stdio in it, over which package remote makes the sandbox.
+// When the supervisor ends, process 1 ends, and the engine removes the container. So nothing
+// outlives a controller for longer than the lease.
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/system"
+	"github.com/moby/moby/client"
+
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/local"
+	"agentsh/controller/sandbox/remote"
+	"agentsh/internal/agentfile"
+	"agentsh/internal/statedir"
+)
+
+// Config configures a backend.
+type Config struct {
+	Address string // of the engine; empty: that which the engine's own program uses
+	State   statedir.Dir
+	Agentsh string // path of the supervisor's program; empty: see [agentfile.Find]
+	// Operator is the supervisor's configuration file on this host; empty: that of the image.
+	Operator string
+	Lease    time.Duration // see [remote.Config]
+	Look     bool          // see [remote.Config]
+	Getenv   func(string) string
+}
+
+// Backend makes sandboxes in containers of one engine.
+type Backend struct {
+	cfg    Config
+	host   string // address of the engine
+	engine *client.Client
+	here   *local.Backend // has the directories on this host
+
+	mu     sync.Mutex
+	info   *system.Info // nil: not asked yet
+	images map[string]imageFacts
+}
+
+// Open makes a backend. It does not connect to the engine yet.
+func Open(cfg Config) (*Backend, error) {
+	if cfg.Lease == 0 {
+		cfg.Lease = remote.DefaultLease
+	}
+	e, err := find(cfg.Address, cfg.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := e.connect()
+	if err != nil {
+		return nil, err
+	}
+	return &Backend{
+		cfg: cfg, host: e.Host, engine: engine, here: local.New(local.Config{State: cfg.State}), images: map[string]imageFacts{},
+	}, nil
+}
+
+// Name implements [sandbox.Backend].
+func (b *Backend) Name() string { return Name }
+
+// at names the engine in the directories of sandboxes.
+func (b *Backend) at() string { return Name + " " + b.host }
+
+// explain adds what to do to the error of an engine that does not answer.
+func (b *Backend) explain(err error) error {
+	if err == nil || !client.IsErrConnectionFailed(err) && !strings.Contains(err.Error(), "cannot connect to the Docker daemon") {
+		return err
+	}
+	const hint = "start it, or name another with --connect or DOCKER_HOST; 'docker version' shows which one the docker program uses"
+	text := fmt.Sprintf("the engine at %s does not answer", b.host)
+	if cause := errors.Unwrap(errors.Unwrap(err)); cause != nil {
+		text += ": " + cause.Error()
+	}
+	return &sandbox.End{Kind: sandbox.EndUnreachable, Text: text, Hint: hint, Err: err}
+}
+
+// asked returns what the engine says of itself.
+func (b *Backend) asked(ctx context.Context) (*system.Info, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.info != nil {
+		return b.info, nil
+	}
+	got, err := b.engine.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return nil, b.explain(err)
+	}
+	b.info = &got.Info
+	return b.info, nil
+}
+
+// Check implements [sandbox.Backend]. It asks the engine.
+func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
+	if s.Image != "" {
+		return errors.New("a root file system of this host is for the local backend: leave out --image")
+	}
+	if s.Keep > 0 {
+		return errors.New("a sandbox in a container ends with its run: leave out --keep-sandbox, or use the local backend")
+	}
+	info, err := b.asked(ctx)
+	if err != nil {
+		return err
+	}
+	if info.OSType != "" && info.OSType != "linux" {
+		return fmt.Errorf("the engine at %s has containers of %s: switch it to Linux containers", b.host, info.OSType)
+	}
+	c := s.Container
+	if c.Image.ID == "" {
+		return errors.New("no image: write image: NAME in the harness")
+	}
+	if _, err := agentfile.Find(b.facts(c.Image.ID).arch); err != nil && b.cfg.Agentsh == "" {
+		return fmt.Errorf("find supervisor: %w", err)
+	}
+	return errors.Join(checkLimits(info, c), checkMounts(c.Mounts, b.host), checkNetwork(c.Network))
+}
+
+func (b *Backend) facts(id string) imageFacts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.images[id]
+}
+
+// checkLimits rejects limits that the engine would not keep.
+func checkLimits(info *system.Info, c sandbox.Container) error {
+	rootless := slices.ContainsFunc(info.SecurityOptions, func(o string) bool { return strings.HasPrefix(o, "name=rootless") })
+	old := rootless && info.CgroupVersion == "1"
+	var errs []error
+	for _, l := range []struct {
+		set, has bool
+		key      string
+	}{
+		{c.MemoryMB > 0, info.MemoryLimit && !old, "memory_mb"},
+		{c.CPUs > 0, info.CPUCfsQuota && !old, "cpus"},
+		{c.PIDs > 0, info.PidsLimit && !old, "pids"},
+	} {
+		if l.set && !l.has {
+			errs = append(errs, fmt.Errorf("container.%s: this engine cannot limit that (cgroup version %s, rootless: %t): "+
+				"leave it out, or use a machine with cgroup version 2 and its controllers delegated", l.key, info.CgroupVersion, rootless))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkMounts rejects mounts that would give the sandbox away.
+func checkMounts(mounts []sandbox.Mount, host string) error {
+	var errs []error
+	for _, m := range mounts {
+		if s := strings.TrimRight(m.Source, "/"); strings.HasSuffix(s, "/docker.sock") || strings.HasSuffix(s, "/podman.sock") ||
+			schemeUnix+s == host {
+			errs = append(errs, fmt.Errorf("container.mounts: %s is the socket of an engine: whoever has it controls that machine", m.Source))
+		}
+		target := path.Clean(m.Target)
+		for _, own := range []string{"/proc", "/sys", "/dev", "/sandbox", dirInside, "/etc/agentsh", "/var/tmp"} {
+			if target == "/" || target == own || strings.HasPrefix(target, own+"/") {
+				errs = append(errs, fmt.Errorf("container.mounts: target %s: it has files of the sandbox itself: take another", m.Target))
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkNetwork rejects networks that are not the container's own.
+func checkNetwork(name string) error {
+	if name == "host" || strings.HasPrefix(name, "container:") || strings.HasPrefix(name, "ns:") {
+		return fmt.Errorf("container.network: %s is the network of somebody else: write none, or the name of a network of the engine", name)
+	}
+	return nil
+}
+
+// Create implements [sandbox.Backend].
+func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	c := &container{b: b, spec: s}
+	in := remote.New(remote.Config{Name: Name, Carrier: c, State: b.cfg.State, Lease: b.cfg.Lease, Release: c.remove})
+	return in.Create(ctx, s)
+}
+
+// Labels of containers.
+const (
+	labelOwner = "agentsh.owner" // the state directory of the controller
+	labelRun   = "agentsh.run"
+)
+
+// Collect implements [sandbox.Backend].
+func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
+	there, err := b.collect(ctx, false)
+	here, hereErr := b.here.Collect(ctx)
+	return remote.Merge(there, here), errors.Join(err, hereErr)
+}
+
+// Leftovers implements [sandbox.Backend].
+func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
+	there, err := b.collect(ctx, true)
+	here, hereErr := b.here.Leftovers(ctx)
+	return remote.Merge(there, here), errors.Join(err, hereErr)
+}
+
+// collect removes the containers of this host whose controllers are gone.
+func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover, error) {
+	_, dead, err := b.here.Elsewhere(b.at())
+	if err != nil || len(dead) == 0 && !b.cfg.Look {
+		return nil, err
+	}
+	owner, err := remote.Owner(b.cfg.State)
+	if err != nil {
+		return nil, err
+	}
+	found, err := b.engine.ContainerList(ctx, client.ContainerListOptions{
+		All: true, Filters: client.Filters{}.Add("label", labelOwner+"="+owner),
+	})
+	if err != nil {
+		return nil, b.explain(err)
+	}
+	// Asked after the list: a container that was made since is not in it.
+	live, _, err := b.here.Elsewhere(b.at())
+	if err != nil {
+		return nil, err
+	}
+	var out []sandbox.Leftover
+	for _, c := range found.Items {
+		id := c.Labels[labelRun]
+		if slices.Contains(live, id) {
+			continue
+		}
+		l := sandbox.Leftover{ID: id, RunID: id}
+		if !dryRun {
+			l.Err = b.removeContainer(ctx, c.ID)
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// removeContainer removes a container. One that is gone is no error.
+func (b *Backend) removeContainer(ctx context.Context, id string) error {
+	_, err := b.engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	if errdefs.IsNotFound(err) || errdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress") {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove container %.12s: %w", id, b.explain(err))
+	}
+	return nil
+}
+
+// UsesImage implements [sandbox.Backend].
+func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
+
+var _ sandbox.Puller = (*Backend)(nil)

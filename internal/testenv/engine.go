@@ -1,0 +1,185 @@
+package testenv
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// EngineImage is an image that an [Engine] has. It has no programs: mount /usr of this machine.
+const EngineImage = "localhost/bare:1"
+
+// Engine is a container engine of a test, in namespaces of its own. Nothing of it reaches the
+// network, and nothing of it is left.
+type Engine struct {
+	Host     string // address of its API
+	Messages *bytes.Buffer
+	control  io.Writer
+	ready    chan struct{}
+}
+
+// engineScript starts an engine each time that it reads a line. It ends the one before by force.
+// Distributions let everybody open /dev/fuse.
+const engineScript = `
+ip link set lo up
+[ -e "$1/fuse" ] || { mknod "$1/fuse" c 10 229 && chmod 666 "$1/fuse"; }
+mount --bind "$1/fuse" /dev/fuse
+engine=
+while read -r word; do
+	if [ -n "$engine" ]; then kill -"${word#* }" "$engine"; wait "$engine"; engine=; fi
+	case $word in start*) rm -f "$1/engine.pid"; "${@:2}" </dev/null & engine=$! ;; esac
+done`
+
+// lastLines is how many lines of an engine a failed test shows.
+const lastLines = 4
+
+// startEngine starts a program that serves the API of Docker, and gives it an image.
+func startEngine(t *testing.T, dir, socket string, argv ...string) *Engine {
+	t.Helper()
+	Need(t, Root, Program("ip"), Program(argv[0]))
+	e := &Engine{Host: "unix://" + socket, Messages: new(bytes.Buffer), ready: make(chan struct{}, 8)}
+	all := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--mount", "bash", "-c", engineScript, "engine", dir}
+	all = append(all, argv...)
+	cmd := exec.Command("unshare", all...) //nolint:noctx // it ends with the test
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.control = stdin
+	read := make(chan struct{})
+	go func() { // ends with the engine
+		defer close(read)
+		for lines := bufio.NewScanner(messages); lines.Scan(); {
+			fmt.Fprintln(e.Messages, lines.Text())
+			if strings.Contains(lines.Text(), "API listen on") || strings.Contains(lines.Text(), "API service listening on") {
+				e.ready <- struct{}{}
+			}
+		}
+		close(e.ready)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // and with it all processes of the namespace
+		<-read
+		_ = cmd.Wait()
+		if t.Failed() {
+			lines := strings.Split(e.Messages.String(), "\n")
+			t.Logf("the engine said:\n%s", strings.Join(lines[max(0, len(lines)-lastLines):], "\n"))
+		}
+	})
+	e.Restart(t)
+	e.load(t)
+	return e
+}
+
+// Docker starts a dockerd with further arguments.
+func Docker(t *testing.T, more ...string) *Engine {
+	t.Helper()
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "docker.sock")
+	return startEngine(t, dir, socket, append([]string{
+		"dockerd", "--data-root", filepath.Join(dir, "docker"), "--exec-root", filepath.Join(dir, "exec"), "-H", "unix://" + socket,
+		"--pidfile", filepath.Join(dir, "engine.pid"),
+	}, more...)...)
+}
+
+// Restart ends the engine by force, if it runs, and starts it.
+func (e *Engine) Restart(t *testing.T) {
+	t.Helper()
+	e.say(t, "start KILL")
+	if _, ok := <-e.ready; !ok {
+		t.Fatalf("the engine does not start:\n%s", e.Messages)
+	}
+}
+
+// Stop ends the engine.
+func (e *Engine) Stop(t *testing.T) {
+	t.Helper()
+	e.say(t, "stop KILL")
+}
+
+func (e *Engine) say(t *testing.T, word string) {
+	t.Helper()
+	if _, err := io.WriteString(e.control, word+"\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Ask sends a request to the API.
+func (e *Engine) Ask(t *testing.T, method, path string, body io.Reader) string {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(e.Host, "unix://"))
+	}}}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(context.Background(), method, "http://engine"+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	if err != nil || got.StatusCode >= http.StatusBadRequest {
+		t.Fatalf("%s %s: %s: %s, %v", method, path, got.Status, text, err)
+	}
+	return string(text)
+}
+
+// Containers returns what the API says of all containers.
+func (e *Engine) Containers(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSpace(e.Ask(t, http.MethodGet, "/containers/json?all=1", nil))
+}
+
+// load makes the image of tests.
+func (e *Engine) load(t *testing.T) {
+	t.Helper()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	add := func(h tar.Header, text string) {
+		h.Size = int64(len(text))
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"usr", "etc", "etc/alternatives", "root", "run", "proc", "sys", "dev", "var", "home", "mnt"} {
+		add(tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}, "")
+	}
+	for _, dir := range []string{"tmp", "var/tmp"} {
+		add(tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o1777}, "")
+	}
+	for _, link := range []string{"bin", "sbin", "lib", "lib64"} {
+		add(tar.Header{Typeflag: tar.TypeSymlink, Name: link, Linkname: "usr/" + link, Mode: 0o777}, "")
+	}
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/passwd", Mode: 0o644}, "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n")
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/group", Mode: 0o644}, "root:x:0:\nuser:x:1000:\n")
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/shadow", Mode: 0o600}, "root:*:1:0:99999:7:::\n")
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name, tag, _ := strings.Cut(EngineImage, ":")
+	e.Ask(t, http.MethodPost, "/images/create?fromSrc=-&repo="+name+"&tag="+tag, &archive)
+}
