@@ -60,6 +60,14 @@ type extraction struct {
 	progress  progress
 }
 
+// newExtraction takes the agent's work out of the sandbox of a run.
+func newExtraction(r *run) extraction {
+	return extraction{
+		sandbox: r.box.sandbox, checkout: r.checkout, results: r.results, recordDir: r.journal.dir.Path,
+		findings: r.findings, control: r.control, progress: r.progress,
+	}
+}
+
 // run extracts the work of an iteration into the staging directory and replaces
 // the work of an earlier one. Commits go into the clone, changed files and
 // output into the results. If the agent failed, missing work is only a warning.

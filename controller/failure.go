@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"agentsh/controller/harness"
+	"agentsh/controller/sandbox"
 	"agentsh/internal/text"
 )
 
@@ -104,7 +105,10 @@ func (o oneLine) Unwrap() error { return o.error }
 
 // hintFor is the hint for errors of the host, such as a full disk.
 func hintFor(err error) string {
+	var end *sandbox.End
 	switch {
+	case errors.As(err, &end) && end.Hint != "":
+		return end.Hint
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), strings.Contains(err.Error(), syscall.ENOSPC.Error()):
 		return "free some disk space, or set XDG_STATE_HOME to a larger file system; 'agentctl gc' removes what earlier runs left"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):

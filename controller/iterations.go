@@ -53,6 +53,9 @@ func (l *agentLoop) run(ctx context.Context) error {
 	for n := 1; ; n++ {
 		it, err := l.iterate(ctx, n)
 		l.iterations = append(l.iterations, it)
+		if storeErr := storeIterations(l.extraction.recordDir, l.iterations); err == nil {
+			err = storeErr
+		}
 		if err != nil || it.Validation == "" || it.Validation == validationPassed {
 			return err
 		}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,6 +31,7 @@ func newJournal(o Options, runID string, started time.Time) (*journal, error) {
 	j := &journal{dir: dir, record: record.Record{
 		Version: 1, RunID: runID, Harness: o.Harness, Repo: o.Repo, Out: o.Out, Backend: o.Backend.Name(),
 		Status: record.StatusRunning, Started: started, Steps: []record.Step{},
+		Command: o.Command, Dir: o.Dir, Process: os.Getpid(),
 	}}
 	return j, j.write()
 }
@@ -48,6 +50,47 @@ func (j *journal) end() *record.Step {
 	last := &j.record.Steps[len(j.record.Steps)-1]
 	last.Ended = &ended
 	return last
+}
+
+// unfinished is what a run has found out so far, for a controller that takes it over. It is in
+// the work directory.
+type unfinished struct {
+	Result Result `json:"result"`
+	Canary string `json:"canary,omitempty"` // of the agent's definition
+}
+
+// Files of the work directory.
+const (
+	unfinishedFile = "unfinished.json"
+	iterationsFile = "iterations.json"
+)
+
+// storeIterations stores the iterations so far, for a controller that takes the run over.
+func storeIterations(recordDir string, all []IterationResult) error {
+	return statedir.WriteJSON(filepath.Join((&record.Dir{Path: recordDir}).Work(), iterationsFile), all)
+}
+
+func (j *journal) storeUnfinished(u unfinished) error {
+	return statedir.WriteJSON(filepath.Join(j.dir.Work(), unfinishedFile), u)
+}
+
+// readUnfinished reads what [journal.storeUnfinished] wrote last, with the iterations.
+func (j *journal) readUnfinished() (u unfinished, err error) {
+	data, err := os.ReadFile(filepath.Join(j.dir.Work(), unfinishedFile))
+	if err == nil {
+		err = json.Unmarshal(data, &u)
+	}
+	if err != nil {
+		return u, err
+	}
+	data, err = os.ReadFile(filepath.Join(j.dir.Work(), iterationsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return u, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &u.Result.Iterations)
+	}
+	return u, err
 }
 
 // close records the end of the run and releases the record.

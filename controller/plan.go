@@ -40,11 +40,23 @@ func (p plan) scans() bool { return p.harness.Security.Enabled.Or(true) }
 const defaultRuntime = "claude"
 
 // loadHarness reads the harness with its layers and rejects settings that no
-// step reads.
-func loadHarness(file string, o harness.Options, images image.Config, to progress) (*harness.Harness, error) {
+// step reads. It returns the backend of the run: b, or that which the harness names.
+func loadHarness(
+	file string, o harness.Options, images image.Config, b sandbox.Backend, to progress,
+) (*harness.Harness, sandbox.Backend, error) {
 	h, ps := harness.Load(file, o)
 	if h != nil {
-		ps = imageProblems(append(ps, h.Refusals()...), h, images)
+		ps = append(ps, h.Refusals()...)
+		var err error
+		if b, err = chooseBackend(b, h); err != nil && !ps.HasErrors() {
+			return nil, b, err
+		}
+		if _, pulls := b.(sandbox.Puller); pulls {
+			images = image.Config{Places: map[string]string{h.Image.V: ""}} // the engine has it
+		} else {
+			ps = append(ps, h.Container.Unused(b.Name(), harness.Error)...)
+		}
+		ps = imageProblems(ps, h, images)
 	}
 	for _, p := range ps {
 		if p.Severity != harness.Error && !isError(ps, p) {
@@ -52,9 +64,9 @@ func loadHarness(file string, o harness.Options, images image.Config, to progres
 		}
 	}
 	if ps.HasErrors() {
-		return nil, problemsFailure(ps)
+		return nil, b, problemsFailure(ps)
 	}
-	return h, nil
+	return h, b, nil
 }
 
 // imageProblems replaces the note that an image has no meaning. There is none
@@ -100,6 +112,33 @@ func openImage(ctx context.Context, h *harness.Harness, prog program, images ima
 		}
 	}
 	return root, nil
+}
+
+// pullImage finds the image of the sandbox's container, and gets it if it is missing.
+func pullImage(ctx context.Context, r *run, from sandbox.Puller) error {
+	h := r.plan.harness
+	got, err := from.Pull(ctx, h.Image.V)
+	if err != nil {
+		if h.Image.IsSet() {
+			err = fmt.Errorf("%s: %w", h.Image.At, err)
+		}
+		return fail(ExitSandbox, "", err)
+	}
+	r.plan.spec.Container = container(h.Container, got)
+	r.result.Image = &ResultImage{Name: got.Name, Digest: got.Digest}
+	return nil
+}
+
+// container is what the harness says of the container of a sandbox.
+func container(c harness.Container, from sandbox.Image) sandbox.Container {
+	out := sandbox.Container{
+		Image: from, User: c.User.V, MemoryMB: int64(c.MemoryMB.V), CPUs: c.CPUs.V, PIDs: int64(c.PIDs.V), DiskMB: int64(c.DiskMB.V),
+		Network: c.Network.V,
+	}
+	for _, m := range c.Mounts {
+		out.Mounts = append(out.Mounts, sandbox.Mount{Source: m.Source.V, Target: m.Target.V, Writable: m.Writable.V})
+	}
+	return out
 }
 
 // isError reports whether one of the errors has the same problem as a warning.

@@ -14,6 +14,7 @@ import (
 	"agentsh/controller/prescript"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
+	"agentsh/controller/sandbox"
 	"agentsh/controller/scan"
 	"agentsh/internal/wire"
 )
@@ -91,6 +92,7 @@ type ResultError struct {
 	Step     string           `json:"step"`
 	Message  string           `json:"message"`
 	Hint     string           `json:"hint,omitempty"`
+	End      sandbox.EndKind  `json:"sandbox_end,omitempty"` // what ended the sandbox from outside
 	Problems harness.Problems `json:"problems,omitempty"`
 }
 
@@ -107,8 +109,8 @@ type PreScript struct {
 // ResultImage is the image of a sandbox.
 type ResultImage struct {
 	Name   string `json:"name"`             // in the harness
-	Path   string `json:"path"`             // on this machine
-	Digest string `json:"digest,omitempty"` // of the archive, or of the manifest of an OCI layout; absent for a directory
+	Path   string `json:"path,omitempty"`   // on this machine; absent: the engine of the backend has it
+	Digest string `json:"digest,omitempty"` // of the archive, or of the manifest; absent for a directory
 }
 
 // Review requests that a person reviews a run with critical findings.
@@ -181,6 +183,9 @@ func (r *Result) fail(err error) {
 	}
 	r.ExitCode = f.Code
 	r.Error = &ResultError{Step: f.Step, Message: f.Err.Error(), Hint: f.Hint, Problems: f.Problems}
+	if end := (*sandbox.End)(nil); errors.As(f.Err, &end) {
+		r.Error.End = end.Kind
+	}
 	status, known := statusOf[f.Code]
 	switch {
 	case f.Code > exitSignalBase:
@@ -190,6 +195,16 @@ func (r *Result) fail(err error) {
 	default:
 		r.Status = StatusFailed
 	}
+}
+
+// took adds the agent's work. skipped are files of transcripts that were not taken.
+func (r *Result) took(w work, iterations []IterationResult, skipped []string) {
+	r.Iterations = iterations
+	for _, it := range iterations {
+		r.addUsage(it.Usage)
+	}
+	w.into(r)
+	r.Skipped = append(r.Skipped, skipped...)
 }
 
 // addUsage adds the usage of one iteration; nil if the program reported none.
@@ -291,9 +306,12 @@ var resultFields = map[string]string{
 	"started":          "time of the start",
 	"ended":            "time of the end",
 
-	"step":     "step of the run that failed",
-	"message":  "what happened, in one sentence",
-	"hint":     "what to do next",
+	"step":    "step of the run that failed",
+	"message": "what happened, in one sentence",
+	"hint":    "what to do next",
+
+	"sandbox_end": "what ended the sandbox from outside: memory, killed, removed, died, unreachable; absent: nothing did",
+
 	"problems": "problems of the harness",
 	"at":       "position",
 	"severity": "how bad it is",
@@ -354,7 +372,7 @@ var resultFields = map[string]string{
 	"pre_script.reason":      "why it skipped the run",
 	"pre_script.values":      "values by their names, one for each line of its output",
 	"image.name":             "name in the harness",
-	"image.path":             "path on this machine",
+	"image.path":             "path on this machine; absent: the engine of the backend has it",
 	"tools.name":             "name of the tool",
 	"programs.name":          "name of the program",
 	"rule.name":              "name of the rule; default where none matched",

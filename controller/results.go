@@ -129,12 +129,48 @@ func (r *results) create() error {
 	}
 	r.made = true
 	var err error
-	if r.log, err = r.createLog(agentLogName, "(the rest was dropped)"); err != nil {
+	if r.log, err = r.createLog(agentLogName, logEnd); err != nil {
 		return err
 	}
-	r.events, err = r.createLog(eventsName, `{"kind":"line","text":"(the rest was dropped)"}`)
+	r.events, err = r.createLog(eventsName, eventsEnd)
 	return err
 }
+
+// adopt uses the staging directory that the killed controller of the run has made, and makes it
+// where it is missing. The agent's logs are continued.
+func (r *results) adopt() error {
+	err := r.create()
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	r.made = true
+	for _, name := range []string{auditName, trashName} {
+		if err := statedir.RemoveTree(filepath.Join(r.staging, name)); err != nil {
+			return err
+		}
+	}
+	for _, l := range []struct {
+		to         **agentLog
+		name, last string
+	}{{&r.log, agentLogName, logEnd}, {&r.events, eventsName, eventsEnd}} {
+		f, err := os.OpenFile(filepath.Join(r.staging, l.name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+		if err != nil {
+			return err
+		}
+		info, err := f.Stat()
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		*l.to = &agentLog{file: f, left: max(maxAgentLog-info.Size(), 0), last: l.last}
+	}
+	return nil
+}
+
+// Last lines of logs that are full.
+const (
+	logEnd    = "(the rest was dropped)"
+	eventsEnd = `{"kind":"line","text":"(the rest was dropped)"}`
+)
 
 // maxAgentLog bounds each log of the agent, in bytes.
 const maxAgentLog = 256 << 20

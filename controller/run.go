@@ -27,15 +27,24 @@ type Options struct {
 	Backend    sandbox.Backend
 	State      statedir.Dir
 	Model      ModelOptions
-	Gateway    string   // directory of the local gateway, see provider.OpenLocal
-	Environ    []string // the host's environment, NAME=value
-	Progress   func(Update)
-	Force      context.Context // its end stops the extraction after a stopped run; may be nil
-	Agent      AgentOptions
+	Gateway    string // directory of the local gateway, see provider.OpenLocal
+	Caller
+	Progress func(Update)
+	Force    context.Context // its end stops the extraction after a stopped run; may be nil
+	Agent    AgentOptions
 	// KeepSandbox is how long the sandbox outlives the controller if the agent fails
 	// or the controller is killed. 0: it is deleted at once.
 	KeepSandbox time.Duration
 	Images      image.Config // where images are
+}
+
+// Caller is what the process has that runs an agent.
+type Caller struct {
+	Environ []string // environment, NAME=value
+	// Command is the command line, and Dir the current directory, for [TakeOver] in another
+	// process. Empty: nobody takes the run over.
+	Command []string
+	Dir     string
 }
 
 // AgentOptions say how the agent works.
@@ -83,15 +92,21 @@ type run struct {
 // To stop the run, cancel ctx with the cause [Interrupted]: Run then stops the
 // agent and extracts its work.
 func Run(ctx context.Context, o Options) (Result, error) {
-	r := &run{o: o, progress: o.Progress, result: newResult(o)}
-	r.counts = newCounts(func(x Refusal) { r.progress.send(Update{Kind: UpdateRefusal, Refusal: x}) })
-	ctx, r.control = newControl(ctx, o.Force)
+	ctx, r := newRun(ctx, o)
 	defer r.control.close()
 	err := r.open(ctx)
 	if err == nil {
-		err = r.steps(ctx)
+		err = r.steps(ctx, steps)
 	}
 	return r.finish(ctx, err)
+}
+
+// newRun is a run that has not begun, with its context. The caller closes its control.
+func newRun(ctx context.Context, o Options) (context.Context, *run) {
+	r := &run{o: o, progress: o.Progress, result: newResult(o)}
+	r.counts = newCounts(func(x Refusal) { r.progress.send(Update{Kind: UpdateRefusal, Refusal: x}) })
+	ctx, r.control = newControl(ctx, o.Force)
+	return ctx, r
 }
 
 // open cleans up after killed controllers, then creates the run record.
@@ -116,8 +131,8 @@ func (r *run) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// steps runs the steps. It returns the first failure.
-func (r *run) steps(ctx context.Context) error {
+// steps runs steps. It returns the first failure.
+func (r *run) steps(ctx context.Context, steps []step) error {
 	for _, s := range steps {
 		agentRan := len(r.result.Iterations) > 0
 		if r.failed != nil && (!s.salvage || !agentRan) {
@@ -159,8 +174,11 @@ func (r *run) step(ctx context.Context, s step) error {
 				f.Err = oneLine{sandbox.Explain(cause, f.Err)}
 			}
 		}
+		if end := (*sandbox.End)(nil); errors.As(f.Err, &end) && end.Hint != "" { // it knows more than what it ended
+			f.Hint = end.Hint
+		}
 		checkFull(f, r.dirs())
-		last.Error = f.Err.Error()
+		last.Error, last.Code = f.Err.Error(), f.Code
 		return f
 	}
 	return nil
@@ -286,4 +304,56 @@ func (p progress) warn(format string, args ...any) {
 // output reports one line of output.
 func (p progress) output(stream, text string) {
 	p.send(Update{Kind: UpdateOutput, Stream: stream, Text: text})
+}
+
+// control ends a run early, after a signal or on the request of an attached
+// operator.
+type control struct {
+	interrupt context.CancelCauseFunc // stops the run like a signal does
+	forced    context.Context         // its end stops the extraction of the agent's work
+	force     context.CancelFunc
+}
+
+// errForced is the cause of the end of work that a second interruption stopped.
+var errForced = errors.New("stopped by a second signal, or by an operator with --force")
+
+// newControl returns the context of the run. The caller calls close.
+func newControl(ctx, forced context.Context) (context.Context, *control) {
+	c := &control{}
+	ctx, c.interrupt = context.WithCancelCause(ctx)
+	if forced == nil {
+		forced = context.Background()
+	}
+	c.forced, c.force = context.WithCancel(forced)
+	return ctx, c
+}
+
+func (c *control) close() {
+	c.force()
+	c.interrupt(nil)
+}
+
+// stopRun ends the run for an operator. A running run is stopped as by a
+// signal. With force, the extraction of the agent's work is stopped, too.
+func (c *control) stopRun(by string, force bool) {
+	c.interrupt(Interrupted{Signal: operatorSignal, By: by})
+	if force {
+		c.force()
+	}
+}
+
+// cleanupTime bounds the work after the end of a run.
+const cleanupTime = 2 * time.Minute
+
+// salvage returns a context for work after the end of the run's context. A
+// second interruption ends it.
+func (c *control) salvage(ctx context.Context, what string) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New(what+" took too long"))
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.forced, func() { cancel(errForced) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		end()
+	}
 }

@@ -41,7 +41,7 @@ var steps = []step{
 	{name: "wait_ready", do: (*run).waitReady, check: true},
 	{name: "bootstrap", do: (*run).bootstrap, check: true},
 	{name: "scan_sandbox", do: (*run).scanSandbox, check: true, when: (*run).scans},
-	{name: "iterations", do: (*run).iterations},
+	{name: stepIterations, do: (*run).iterations},
 	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: (*run).scans},
 	{name: "deliver", do: (*run).deliver, salvage: true, when: func(r *run) bool { return !r.blocked }},
 	{name: "post_script", do: (*run).postScript, when: func(r *run) bool { return r.plan.harness.PostScript.V != "" }},
@@ -90,14 +90,11 @@ func (r *run) scripts() scripts {
 // load reads the harness with its layers and rejects settings that no step
 // reads.
 func (r *run) load(context.Context) error {
-	h, err := loadHarness(r.o.Harness, r.o.Load, r.o.Images, r.progress)
+	h, backend, err := loadHarness(r.o.Harness, r.o.Load, r.o.Images, r.o.Backend, r.progress)
 	if err != nil {
 		return err
 	}
-	r.plan.harness = h
-	if r.o.Backend, err = chooseBackend(r.o.Backend, h); err != nil {
-		return err
-	}
+	r.plan.harness, r.o.Backend = h, backend
 	r.result.Backend, r.journal.record.Backend = r.o.Backend.Name(), r.o.Backend.Name()
 	r.journal.record.Agent = h.AgentName()
 	r.result.Agent, r.result.Role, r.result.Slug = h.AgentName(), h.Role.V, h.Slug.V
@@ -169,6 +166,9 @@ func (r *run) preflight(ctx context.Context) error {
 
 // openImage finds the root file system of the sandbox.
 func (r *run) openImage(ctx context.Context) error {
+	if from, pulls := r.o.Backend.(sandbox.Puller); pulls {
+		return pullImage(ctx, r, from)
+	}
 	root, err := openImage(ctx, r.plan.harness, r.program, r.o.Images)
 	if err != nil || root.Dir == "" {
 		return err
@@ -183,15 +183,21 @@ func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
 	if r.checkout, err = openRepo(ctx, tool, r.o.Repo); err != nil {
 		return err
 	}
+	if base := r.journal.record.Base; base != "" { // another controller has begun the run
+		r.checkout.target.Head = base
+	}
 	r.result.Repo, r.result.Base = r.checkout.target.Dir, r.checkout.target.Head
 	r.journal.record.Repo = r.checkout.target.Dir
 	return nil
 }
 
+// cloneName is the clone in the work directory of a run.
+const cloneName = "repo"
+
 // cloneRepo makes the clone of the repository for the sandbox.
 func (r *run) cloneRepo(ctx context.Context) (err error) {
 	var dirty []string
-	r.checkout, dirty, err = r.checkout.cloned(ctx, filepath.Join(r.journal.dir.Work(), "repo"), r.plan.harness.AgentName())
+	r.checkout, dirty, err = r.checkout.cloned(ctx, filepath.Join(r.journal.dir.Work(), cloneName), r.plan.harness.AgentName())
 	if err != nil {
 		return err
 	}
@@ -243,8 +249,8 @@ func (r *run) createSandbox(ctx context.Context) error {
 	}
 	r.box = &box{sandbox: s}
 	r.box.endOnForce(r.control.forced)
-	r.journal.record.Sandbox, r.journal.record.Workdir = s.ID(), r.checkout.start
-	return r.journal.write()
+	r.journal.record.Sandbox, r.journal.record.Workdir, r.journal.record.Base = s.ID(), r.checkout.start, r.checkout.target.Head
+	return errors.Join(r.journal.storeUnfinished(unfinished{r.result, r.program.canary}), r.journal.write())
 }
 
 // defaultReady is the time limit for the first answer of a supervisor.
@@ -298,6 +304,9 @@ func (r *run) bootstrap(ctx context.Context) error {
 		return err
 	}
 	r.result.Added = p.Added
+	if err := r.journal.storeUnfinished(unfinished{r.result, r.program.canary}); err != nil {
+		return err
+	}
 	if err := bootstrap.Apply(ctx, r.box.sandbox, p); err != nil {
 		return err
 	}
@@ -332,19 +341,11 @@ func (r *run) iterations(ctx context.Context) error {
 	loop := &agentLoop{
 		harness: r.plan.harness, program: r.program, sandbox: r.box.sandbox, results: r.results, scripts: r.scripts(), progress: r.progress,
 		legacy: r.runDirectory(), counts: r.counts, maxOutput: r.o.Agent.MaxOutput, outside: r.o.Agent.Outside,
-		extraction: extraction{
-			sandbox: r.box.sandbox, checkout: r.checkout, results: r.results, recordDir: r.journal.dir.Path,
-			findings: r.findings, control: r.control, progress: r.progress,
-		},
+		extraction: newExtraction(r),
 	}
 	err := loop.run(ctx)
 	r.work = loop.work
-	r.result.Iterations = loop.iterations
-	for _, it := range loop.iterations {
-		r.result.addUsage(it.Usage)
-	}
-	r.work.into(&r.result)
-	r.result.Skipped = append(r.result.Skipped, loop.skipped...)
+	r.result.took(loop.work, loop.iterations, loop.skipped)
 	return err
 }
 

@@ -116,7 +116,8 @@ func TestConcurrentRunsInOneProcessAreSeparate(t *testing.T) {
 				Harness: p.path(
 					"harness.yaml",
 				), Load: harness.Options{Root: p.dir}, Repo: p.path("repo"), Out: p.path(fmt.Sprint("out", i)), Backend: backend, State: state,
-				Gateway: p.path("gateway"), Environ: []string{"PATH=" + os.Getenv("PATH")}, Progress: func(controller.Update) {},
+				Gateway: p.path("gateway"), Progress: func(controller.Update) {},
+				Caller: controller.Caller{Environ: []string{"PATH=" + os.Getenv("PATH")}},
 			})
 			if err != nil {
 				t.Errorf("run %d: %v", i, err)

@@ -199,10 +199,10 @@ func (p *fixture) checkClean() {
 	}
 }
 
-func TestTheExampleRunsEndToEnd(t *testing.T) { runExample(t) }
+func TestTheExampleRunsEndToEnd(t *testing.T) { runExample(t, "") }
 
-// runExample runs the example of the README with more flags.
-func runExample(t *testing.T, flags ...string) {
+// runExample runs the example of the README with more in its harness and more flags.
+func runExample(t *testing.T, more string, flags ...string) {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("curl"))
 	bin, err := programs()
@@ -222,6 +222,7 @@ func runExample(t *testing.T, flags ...string) {
 			t.Fatal(err)
 		}
 	}
+	p.write("examples/fix-bug/harness.yaml", p.read("examples/fix-bug/harness.yaml")+more, 0o644)
 	if out, err := exec.Command(p.path("examples/fix-bug/prepare.sh")).CombinedOutput(); err != nil {
 		t.Fatalf("prepare.sh: %v\n%s", err, out)
 	}

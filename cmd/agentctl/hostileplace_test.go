@@ -241,24 +241,14 @@ func TestAHostilePlaceIsBounded(t *testing.T) {
 			args, wrong := p.hostilePlace(tt.at, tt.does)
 			cmd, said := p.command(args...), &bytes.Buffer{}
 			cmd.Stdout, cmd.Stderr = said, said
-			ended, used := start(t, cmd)
-			limit := time.AfterFunc(2*time.Minute, func() {
-				t.Error("it did not end")
-				_ = cmd.Process.Kill()
-			})
-			<-ended
-			limit.Stop()
-			if !wrong.was() {
-				t.Error("it ended before the place did wrong")
-			}
-			checkHostile(t, cmd, said.String(), used.Load())
+			used := endHostile(t, cmd, said, wrong)
 			if code := cmd.ProcessState.ExitCode(); code != tt.code || !strings.Contains(said.String(), tt.says) {
 				t.Errorf("exit code %d, want %d and %q", code, tt.code, tt.says)
 			}
 			if disk := diskUse(t, p.state); disk > 50<<20 {
 				t.Errorf("it left %d bytes", disk)
 			}
-			t.Logf("%d KiB, %s", used.Load(), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+			t.Logf("%d KiB, %s", used, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 		})
 	}
 }

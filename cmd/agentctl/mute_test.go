@@ -507,6 +507,24 @@ func (p *fixture) hostileTo(s scenario, more ...string) (cmd *exec.Cmd, said *by
 	return cmd, said, wrong
 }
 
+// endHostile runs agentctl to its end, which must come after the moment in which its peer did
+// wrong, and checks it. It returns its greatest memory in KiB.
+func endHostile(t *testing.T, cmd *exec.Cmd, said *bytes.Buffer, wrong moment) int64 {
+	t.Helper()
+	ended, used := start(t, cmd)
+	limit := time.AfterFunc(2*time.Minute, func() {
+		t.Error("it did not end")
+		_ = cmd.Process.Kill()
+	})
+	<-ended
+	limit.Stop()
+	if !wrong.was() {
+		t.Error("it ended before its peer did wrong")
+	}
+	checkHostile(t, cmd, said.String(), used.Load())
+	return used.Load()
+}
+
 // checkHostile checks an ended agentctl, and its greatest memory in KiB.
 func checkHostile(t *testing.T, cmd *exec.Cmd, said string, used int64) {
 	t.Helper()
@@ -647,17 +665,7 @@ func TestAHostileSupervisorIsBounded(t *testing.T) {
 			t.Parallel()
 			p := newFixture(t, "true", "security: {enabled: false}")
 			cmd, said, wrong := p.hostileRun(tt.at, tt.does, tt.more...)
-			ended, used := start(t, cmd)
-			limit := time.AfterFunc(2*time.Minute, func() {
-				t.Error("it did not end")
-				_ = cmd.Process.Kill()
-			})
-			<-ended
-			limit.Stop()
-			if !wrong.was() {
-				t.Error("it ended before the supervisor did wrong")
-			}
-			checkHostile(t, cmd, said.String(), used.Load())
+			endHostile(t, cmd, said, wrong)
 			if code := cmd.ProcessState.ExitCode(); tt.code != 0 && code != tt.code || !strings.Contains(said.String(), tt.says) {
 				t.Errorf("exit code %d", code)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"agentsh/controller"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/docker"
 	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/layout"
@@ -32,17 +33,19 @@ type placeFlags struct {
 }
 
 // backends are the values of --backend.
-var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket}
+var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name}
 
 func (f *placeFlags) add(cmd *cobra.Command) {
 	f.flags = cmd.Flags()
 	cmd.Flags().StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+strings.Join(backends, ", "))
 	cmd.Flags().StringVar(&f.connect, "connect", "",
 		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, exec:PROGRAM ARGUMENT... that leads to a shell there, "+
-			"or of a socket where 'agentsh serve --listen' answers: "+socket.Forms)
+			"or of a socket where 'agentsh serve --listen' answers: "+socket.Forms+
+			"; or of the engine for docker: unix://PATH, ssh://USER@HOST, tcp://HOST:PORT, context:NAME "+
+			"(default: that of its own program)")
 	cmd.Flags().StringVar(&f.key, "connect-key", "", "`FILE` with the key of the place, for --backend socket")
 	cmd.Flags().DurationVar(&f.lease, "lease", remote.DefaultLease,
-		"with --connect: how long the sandbox outlives a broken stream, and agentctl")
+		"elsewhere: how long the sandbox outlives a broken stream, and agentctl")
 	complete(cmd, "backend", backends)
 }
 
@@ -96,7 +99,7 @@ func (f placeFlags) check(config string) error {
 	}
 	switch {
 	case name == local.Name && f.connect != "":
-		return wrong("add --backend ssh, exec or socket", "--connect: the local backend is on this machine")
+		return wrong("add --backend ssh, exec, socket or docker", "--connect: the local backend is on this machine")
 	case name == local.Name && f.key != "":
 		return wrong("add --backend socket", "--connect-key: the local backend is on this machine")
 	case name == local.Name:
@@ -105,12 +108,21 @@ func (f placeFlags) check(config string) error {
 		return wrong("this build has: "+strings.Join(backends, ", "), "unknown backend %q", name)
 	case f.lease != 0 && (f.lease < remote.ShortestLease || f.lease > remote.LongestLease):
 		return wrong("", "--lease %s: %s to %s", f.lease, remote.ShortestLease, remote.LongestLease)
+	case f.isEngine() && f.key != "":
+		return wrong("see doc/platforms/docker.md", "--connect-key: an engine has no key of a place")
+	case f.isEngine():
+		return nil
 	case f.connect == "":
 		return wrong("see doc/remote.md", "backend %s needs an address: write --connect, or connect in the harness", name)
 	case config != "":
 		return wrong("change "+layout.Config+" of the place", "--agentsh-config: the configuration of the place applies there")
 	}
 	return nil
+}
+
+// isEngine reports whether the sandboxes are in containers of an engine.
+func (f placeFlags) isEngine() bool {
+	return f.backend == docker.Name
 }
 
 // open makes the backend.
@@ -121,6 +133,15 @@ func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Ba
 			return b, nil
 		}
 		return choosable{b, state, agentsh, config, f.lease}, nil
+	}
+	if f.isEngine() {
+		b, err := docker.Open(docker.Config{
+			Address: f.connect, State: state, Agentsh: agentsh, Operator: config, Lease: f.lease, Look: f.look, Getenv: os.Getenv,
+		})
+		if err != nil {
+			return nil, &failure{code: controller.ExitConfiguration, err: err, hint: "see doc/platforms/docker.md"}
+		}
+		return b, nil
 	}
 	b, err := remote.Open(f.backend, f.connect, f.key, remote.Config{State: state, Agentsh: agentsh, Lease: f.lease, Look: f.look})
 	if err != nil {

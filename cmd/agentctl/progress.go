@@ -29,6 +29,8 @@ var stepTexts = map[string]string{
 	"iterations":     "run the agent",
 	"keep_sandbox":   "keep the sandbox for operators",
 	"scan_output":    "scan the results",
+	"attach":         "take over the sandbox of the killed agentctl",
+	"take_work":      "take the agent's work out",
 	"deliver":        "deliver the results",
 	"post_script":    "run post_script",
 	"delete":         "delete the sandbox",

@@ -38,14 +38,14 @@ func TestTheExampleRunsOverACarrier(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			to := place(t, dir)
-			runExample(t, "--backend", to[0], "--connect", to[1])
+			runExample(t, "", "--backend", to[0], "--connect", to[1])
 			checkPlace(t, dir)
 		})
 	}
 }
 
 // checkPlace fails the test if a sandbox is left at a place.
-func checkPlace(t *testing.T, dir string) {
+func checkPlace(t testing.TB, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dir, "place/agentsh/remote"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -159,6 +159,23 @@ func TestAControllerThatIsKilledLeavesNothingElsewhere(t *testing.T) {
 	logs, _ := filepath.Glob(p.path("state/agentsh/runs/*/audit.jsonl"))
 	if len(logs) != 1 || !strings.Contains(p.read(strings.TrimPrefix(logs[0], p.dir+"/")), `"cat"`) {
 		t.Errorf("the audit log is not in the record: %v", logs)
+	}
+}
+
+// A place may have several addresses. A live run is not collected by another one.
+func TestALiveRunIsNotCollectedUnderAnotherAddress(t *testing.T) {
+	p := newFixture(t, "echo waiting; until [ -e /sandbox/workspace/go ]; do sleep 0.1; done", "").elsewhere()
+	run := p.startAs("| waiting", p.runArgs())
+	other := "exec:env " + strings.TrimPrefix(p.place[3], "exec:")
+	out, errs, code := p.try("", "gc", "--backend", "exec", "--connect", other)
+	if code != 0 || strings.Contains(out, "removed sandbox ") {
+		t.Errorf("gc: %d %q %s", code, out, errs)
+	}
+	if out, errs, code := p.try("", "sandbox", "exec", "latest", "--", "touch", "/sandbox/workspace/go"); code != 0 {
+		t.Errorf("exec: %d %q %s", code, out, errs)
+	}
+	if code := run.wait(); code != 0 {
+		t.Errorf("the run ended with %d", code)
 	}
 }
 

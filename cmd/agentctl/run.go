@@ -60,8 +60,10 @@ func (f *runFlags) keepFor(cmd *cobra.Command, args []string) []string {
 	return args
 }
 
-func newRunCommand() *cobra.Command {
-	var f runFlags
+func newRunCommand() *cobra.Command { return new(runFlags).command() }
+
+// command is the command that the flags belong to.
+func (f *runFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run FILE --repo DIR [--out DIR]",
 		Short: "Run an agent in a sandbox",
@@ -135,6 +137,23 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	if err != nil {
 		return err
 	}
+	o.Command = commandLine(os.Args)
+	if o.Dir, err = os.Getwd(); err != nil {
+		return err
+	}
+	return f.finish(ctx, o, stdout, stderr, controller.Run)
+}
+
+// commandLine are the arguments of agentctl run in a command line of it.
+func commandLine(argv []string) []string {
+	return slices.Clone(argv[slices.Index(argv, "run")+1:])
+}
+
+// finish starts a run, or goes on with one, and shows its progress and its result.
+func (f *runFlags) finish(
+	ctx context.Context, o controller.Options, stdout, stderr io.Writer,
+	run func(context.Context, controller.Options) (controller.Result, error),
+) error {
 	progress := newProgress(stdout, stderr, f.quiet)
 	if f.json {
 		progress = newProgress(stderr, stderr, f.quiet)
@@ -142,7 +161,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	ctx, force, stop := interruptible(ctx, abandonRun(stderr))
 	defer stop()
 	o.Progress, o.Force = progress.update, force
-	result, err := controller.Run(ctx, o)
+	result, err := run(ctx, o)
 	progress.end()
 	if f.json {
 		if err := writeJSON(stdout, result); err != nil {
@@ -189,7 +208,8 @@ func (f *runFlags) options(file string) (controller.Options, error) {
 	return controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
 		Backend: backend, State: state, Model: controller.ModelOptions{Program: scanner, Config: config},
-		Gateway: gateway, Environ: os.Environ(), Images: images, KeepSandbox: f.keep, Agent: controller.AgentOptions{MaxOutput: f.output << 20},
+		Gateway: gateway, Caller: controller.Caller{Environ: os.Environ()}, Images: images, KeepSandbox: f.keep,
+		Agent: controller.AgentOptions{MaxOutput: f.output << 20},
 	}, nil
 }
 

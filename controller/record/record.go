@@ -32,8 +32,12 @@ type Record struct {
 	Staging  string         `json:"staging,omitempty"` // directory of the results before they are published
 	Backend  string         `json:"backend"`
 	Sandbox  string         `json:"sandbox,omitempty"`
-	Workdir  string         `json:"workdir,omitempty"` // directory in the sandbox in which the agent starts
-	Status   string         `json:"status"`            // running, then the status of the result
+	Workdir  string         `json:"workdir,omitempty"`     // directory in the sandbox in which the agent starts
+	Base     string         `json:"base_commit,omitempty"` // that the agent starts from
+	Command  []string       `json:"command,omitempty"`     // command line of the controller; empty: nobody takes the run over
+	Dir      string         `json:"dir,omitempty"`         // current directory of the controller
+	Process  int            `json:"process,omitempty"`     // the controller's id
+	Status   string         `json:"status"`                // running, then the status of the result
 	Started  time.Time      `json:"started"`
 	Ended    *time.Time     `json:"ended,omitempty"`
 	Steps    []Step         `json:"steps"`
@@ -51,6 +55,7 @@ type Step struct {
 	Started time.Time  `json:"started"`
 	Ended   *time.Time `json:"ended,omitempty"`
 	Error   string     `json:"error,omitempty"`
+	Code    int        `json:"exit_code,omitempty"` // of the run, for the error
 }
 
 // StepDelete is the name of the last step, which deletes the sandbox.
@@ -95,6 +100,41 @@ func Create(state statedir.Dir, runID string) (*Dir, error) {
 		return nil, fmt.Errorf("create run record: %w", err)
 	}
 	return d, nil
+}
+
+// InUse is the error of [Take] if the controller of a run is alive.
+type InUse struct{ Process int }
+
+func (e *InUse) Error() string { return fmt.Sprintf("process %d controls it", e.Process) }
+
+// Take locks the directory of a run whose controller is gone, and returns its record. The error
+// is an [*InUse] if another process has locked it. The caller calls [Dir.Close].
+func Take(state statedir.Dir, runID string) (*Dir, Record, error) {
+	unlock, err := state.Lock()
+	if err != nil {
+		return nil, Record{}, err
+	}
+	defer unlock()
+	d := &Dir{Path: filepath.Join(state.Runs(), runID)}
+	r, err := read(d.Path)
+	if err != nil {
+		return nil, r, err
+	}
+	d.lock, err = statedir.TakeLock(filepath.Join(d.Path, lockFile), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, r, &InUse{r.Process}
+	}
+	if err != nil {
+		return nil, r, fmt.Errorf("take over run record: %w", err)
+	}
+	if r, err = read(d.Path); err == nil && r.Status == StatusRunning { // it may have ended since
+		r.Process = os.Getpid()
+		err = d.Write(r)
+	}
+	if err != nil {
+		return nil, r, errors.Join(err, d.Close())
+	}
+	return d, r, nil
 }
 
 const lockFile = "lock"

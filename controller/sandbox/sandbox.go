@@ -43,6 +43,49 @@ type Chooser interface {
 	Choose(name, address, keyFile string) (Backend, error)
 }
 
+// Puller is a backend that makes sandboxes of images which it gets itself, by the name in the
+// harness. Each sandbox has a container of its own.
+type Puller interface {
+	Backend
+	// Pull finds the image of a name, and gets it if it is missing.
+	Pull(ctx context.Context, name string) (Image, error)
+}
+
+// Image is an image of a [Puller].
+type Image struct {
+	Name   string // in the harness
+	ID     string // that makes a sandbox of these very files, whatever the name means later
+	Digest string // of its manifest, "sha256:" and hex; that of its configuration if it came from no registry
+}
+
+// Container is what a harness says of the container of a sandbox. Zero values are the
+// defaults of the backend. A [Puller] rejects what it cannot give in Check.
+type Container struct {
+	Image    Image
+	User     string // UID or UID:GID or a name in the image; empty: the image's, or 1000:1000 for one of root
+	MemoryMB int64
+	CPUs     float64
+	PIDs     int64
+	DiskMB   int64  // of the container's own files
+	Network  string // "none", or the name of a network of the engine
+	Mounts   []Mount
+}
+
+// Mount is a directory or a file of the engine's machine, or a volume, in a container.
+type Mount struct {
+	Source   string // absolute path, or name of a volume
+	Target   string // absolute path in the sandbox
+	Writable bool
+}
+
+// Taker is a backend whose sandboxes outlive their controllers for the time of a lease.
+type Taker interface {
+	Backend
+	// Take makes this process the controller of the sandbox of a run whose controller is
+	// gone. What that had started in the sandbox ends. If it fails, the sandbox stays as it is.
+	Take(ctx context.Context, runID string) (Sandbox, error)
+}
+
 // Spec specifies a new sandbox.
 type Spec struct {
 	RunID     string // names the sandbox; letters, digits and dashes
@@ -64,6 +107,8 @@ type Spec struct {
 	// Identity is what git has in the sandbox, unless the repository or the environment
 	// has others.
 	Identity wire.Identity
+	// Container is read by a [Puller] alone.
+	Container Container
 	// Credentials replace their placeholders in requests that leave the sandbox. A
 	// backend that cannot do this rejects them in Check.
 	Credentials []wire.Credential

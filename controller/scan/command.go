@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"agentsh/internal/secretfiles"
 )
 
 // attack is a pattern of harmful shell commands.
@@ -22,8 +24,9 @@ var attacks = sync.OnceValue(func() []attack {
 		fetch  = `(?:curl|wget|fetch|aria2c|http|lwp-download)\b`
 		shell  = `(?:sudo\s+)?(?:\S*/)?(?:ba|z|da|k|a|fi)?sh\b|(?:\S*/)?(?:python[0-9.]*|perl|ruby|node|php)\b`
 		upload = `(?:curl\b[^|;&\n]*(?:\s-[a-zA-Z]*[dFT]\b?|--data\S*|--form|--upload-file|--json)|wget\b[^|;&\n]*--(?:post|body)|nc\b|ncat\b|socat\b|scp\b|rsync\b|https?\s+post)`
-		secret = `(?:\.ssh/|id_rsa|id_ed25519|\.aws/credentials|\.netrc|\.npmrc|\.pypirc|\.docker/config|\.kube/config|/etc/shadow|\.env(?:[\s"';|&)]|$)|\.env\.(?:local|production)|\.git-credentials|gh/hosts\.yml|/proc/[^ ]*/environ)`
 	)
+	secret := `(?:\.ssh/|\.aws/credentials|\.docker/config|\.kube/config|/etc/shadow|\.env(?:[\s"';|&)]|$)|\.env\.(?:local|production)|gh/hosts\.yml|/proc/[^ ]*/environ|` +
+		secretfiles.Pattern() + `)`
 	list := []struct {
 		severity      Severity
 		message, text string

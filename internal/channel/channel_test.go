@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -498,3 +499,23 @@ var _ interface {
 	EachChange(ctx context.Context, fn func(wire.Change) error) error
 	Events(ctx context.Context, req wire.EventRequest, fn func(wire.Event) error) error
 } = (*Client)(nil)
+
+// TestWordsOfACommandHaveAnyBytes holds that bytes which are no UTF-8 reach the command.
+func TestWordsOfACommandHaveAnyBytes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d\xff")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	req := wire.ExecRequest{Argv: []string{"/bin/sh", "-c", `printf '%s|%s|' "$1" "$A"; pwd`, "sh", "a\xff\\x41"}, Env: []string{"A=\xfe"}, Cwd: dir}
+	var out bytes.Buffer
+	if _, err := connect(t, &handler{}).Run(context.Background(), req, wire.Streams{Stdout: &out}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "a\xff\\x41|\xfe|" + dir + "\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+	old := &Client{hello: wire.Hello{Version: wire.Version{Major: 1, Minor: 1}}}
+	if _, err := old.open(context.Background(), typeExec, req, nil); err == nil || !strings.Contains(err.Error(), "too old") {
+		t.Errorf("an older supervisor gets other words: %v", err)
+	}
+}

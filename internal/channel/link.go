@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"agentsh/internal/wire"
 )
 
 // answerWait is the time that the peer has to answer the opening of a channel, a
@@ -37,6 +39,10 @@ type link struct {
 func (c *Client) open(ctx context.Context, kind string, first any, handle func(*ssh.Request)) (*link, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if r, ok := first.(interface{ IsText() bool }); ok && !r.IsText() && c.hello.Version.Minor < 2 {
+		return nil, &wire.Error{Code: wire.CodeUnsupported, Message: "an argument, variable or directory of the command is no UTF-8: " +
+			"the agentsh of this sandbox is too old for that, install the newest"}
 	}
 	extra, frame, err := firstMessage(first)
 	if err != nil {

@@ -10,19 +10,30 @@ package resume
 
 import (
 	"bufio"
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"os"
 	"sync"
 	"time"
 )
 
 // TokenSize is the size of a token, in bytes.
 const TokenSize = 32
+
+// NonceSize is the size of a nonce, in bytes.
+const NonceSize = 32
+
+// NextToken is the token of a further connection between the owners of a token. Whoever has
+// the first one and knows the nonce can make it.
+func NextToken(token, nonce []byte) []byte {
+	h := hmac.New(sha256.New, token)
+	_, _ = h.Write(nonce) // never fails, see hash.Hash
+	return h.Sum(nil)
+}
 
 // Types of frames. A frame is its type and a number of 8 bytes, big endian.
 const (
@@ -381,131 +392,4 @@ func (c *Conn) over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err != nil || c.peerDone && c.closed
-}
-
-// Read implements [net.Conn].
-func (c *Conn) Read(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for {
-		switch {
-		case c.closed:
-			return 0, net.ErrClosed
-		case c.read.passed():
-			return 0, os.ErrDeadlineExceeded
-		case len(c.in) > 0:
-			n := copy(p, c.in)
-			if c.in = c.in[n:]; len(c.in) == 0 {
-				c.in = nil
-			}
-			c.changed.Broadcast()
-			return n, nil
-		case c.peerDone:
-			return 0, io.EOF
-		case c.err != nil:
-			return 0, c.err
-		}
-		c.changed.Wait()
-	}
-}
-
-// Write implements [net.Conn]. It returns when the bytes are stored, and waits while too
-// many are.
-func (c *Conn) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for n := 0; ; {
-		switch {
-		case c.closed:
-			return n, net.ErrClosed
-		case c.peerDone:
-			return n, io.ErrClosedPipe
-		case c.err != nil:
-			return n, c.err
-		case c.write.passed():
-			return n, os.ErrDeadlineExceeded
-		case n == len(p):
-			return n, nil
-		}
-		if room := maxStored - len(c.out); room > 0 {
-			more := min(room, len(p)-n)
-			c.out = append(c.out, p[n:n+more]...)
-			n += more
-			c.changed.Broadcast()
-			continue
-		}
-		c.changed.Wait()
-	}
-}
-
-// Close implements [net.Conn]. What was written is still sent, over the streams that are
-// carried.
-func (c *Conn) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return net.ErrClosed
-	}
-	c.closed = true
-	c.changed.Broadcast()
-	return nil
-}
-
-// LocalAddr implements [net.Conn].
-func (c *Conn) LocalAddr() net.Addr { return addr{} }
-
-// RemoteAddr implements [net.Conn].
-func (c *Conn) RemoteAddr() net.Addr { return addr{} }
-
-// addr is the address of both ends.
-type addr struct{}
-
-func (addr) Network() string { return "resume" }
-func (addr) String() string  { return "resume" }
-
-// deadline is a deadline of Read or Write.
-type deadline struct {
-	c     *Conn
-	at    time.Time
-	timer *time.Timer
-}
-
-// passed reports whether the deadline is over. c.mu is locked.
-func (d *deadline) passed() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
-
-// set sets the deadline. c.mu is locked.
-func (d *deadline) set(t time.Time) {
-	if d.timer != nil {
-		d.timer.Stop()
-	}
-	d.at = t
-	if !t.IsZero() {
-		d.timer = time.AfterFunc(time.Until(t), func() {
-			d.c.mu.Lock()
-			defer d.c.mu.Unlock()
-			d.c.changed.Broadcast()
-		})
-	}
-	d.c.changed.Broadcast()
-}
-
-// SetDeadline implements [net.Conn].
-func (c *Conn) SetDeadline(t time.Time) error {
-	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
-}
-
-// SetReadDeadline implements [net.Conn].
-func (c *Conn) SetReadDeadline(t time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.read.set(t)
-	return nil
-}
-
-// SetWriteDeadline implements [net.Conn].
-func (c *Conn) SetWriteDeadline(t time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.write.set(t)
-	return nil
 }

@@ -33,9 +33,18 @@ const (
 
 const makeKey = "make one with: (umask 077; head -c 32 /dev/urandom | base64 >FILE)"
 
-// ReadKey reads a key from a file: at least 32 random bytes in base64. Only its owner,
-// this user or root, may have access to the file.
+// ReadKey reads a key from a file: see [ReadSecret].
 func ReadKey(name string) (*Key, error) {
+	secret, err := ReadSecret(name)
+	if err != nil {
+		return nil, err
+	}
+	return newKey(secret)
+}
+
+// ReadSecret reads a secret from a file: at least 32 random bytes in base64. Only its owner,
+// this user or root, may have access to the file.
+func ReadSecret(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would block
 	if err != nil {
 		return nil, fmt.Errorf("key: %w: %s", err, makeKey)
@@ -62,7 +71,7 @@ func ReadKey(name string) (*Key, error) {
 	if err != nil || len(secret) < minKey {
 		return nil, fmt.Errorf("key: %s does not have %d bytes in base64: %s", name, minKey, makeKey)
 	}
-	return newKey(secret)
+	return secret, nil
 }
 
 func newKey(secret []byte) (*Key, error) {

@@ -17,6 +17,7 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/layout"
 	"agentsh/internal/resume"
+	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
 )
@@ -30,36 +31,46 @@ type box struct {
 	conn   *resume.Conn
 	keys   channel.ClientConfig
 	cancel context.CancelFunc // ends carry by force
+	place  *Backend
 	copied copied
 	gone   chan struct{} // closed when no stream leads to the sandbox any more
 	cause  error         // set before gone is closed
 
-	mu       sync.Mutex
-	client   *channel.Client // nil before Ready and after Stop
-	entered  bool            // Ready was called
-	stopped  bool
-	trash    int
-	trashErr error
+	mu      sync.Mutex
+	client  *channel.Client // nil before Ready and after Stop
+	entered bool            // Ready was called
+	stopped bool
+	trash   received
+}
+
+// received is the trash on this host.
+type received struct {
+	files int
+	err   error // it is not complete
 }
 
 // start makes the sandbox at the place.
 func (b *Backend) start(ctx context.Context, dir *local.Reserved, s sandbox.Spec) (_ *box, err error) {
-	x := &box{id: s.RunID, dir: dir, gone: make(chan struct{})}
 	boot := wire.Bootstrap{
 		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
 		Governed: []wire.Governed{{Path: local.Root}}, EnvDir: s.EnvDir, Home: s.Home,
 		Credentials: s.Credentials, Program: s.Program, Degraded: s.Degraded, Require: s.Require, Identity: s.Identity,
 	}
-	if boot.HostKey, x.keys.HostKey, err = channel.NewKeyPair(); err != nil {
+	var k keys
+	if boot.HostKey, k.HostKey, err = channel.NewKeyPair(); err != nil {
 		return nil, err
 	}
-	if x.keys.Key, boot.AuthorizedKey, err = channel.NewKeyPair(); err != nil {
+	if k.Key, boot.AuthorizedKey, err = channel.NewKeyPair(); err != nil {
 		return nil, err
 	}
 	boot.Resume = &wire.Resume{Token: make([]byte, resume.TokenSize), Seconds: int(math.Ceil(b.cfg.Lease.Seconds()))}
 	_, _ = rand.Read(boot.Resume.Token) // never fails, see crypto/rand
-	x.keys.Build, x.keys.Keepalive = "agentctl", channel.Keepalive{Dead: boot.Resume.Dead()}
-	if x.copied.log, err = audit.NewCopy(dir.AuditLog()); err != nil {
+	k.Resume = *boot.Resume
+	if err := statedir.WriteJSON(keysOf(dir), k); err != nil {
+		return nil, err
+	}
+	x, err := k.box(s.RunID, dir, k.Resume.Token)
+	if err != nil {
 		return nil, err
 	}
 	req := wire.PlaceRequest{Op: wire.PlaceServe, ID: s.RunID, NeedBytes: s.NeedBytes, Bootstrap: &boot}
@@ -67,11 +78,16 @@ func (b *Backend) start(ctx context.Context, dir *local.Reserved, s sandbox.Spec
 	if err != nil {
 		return nil, errors.Join(err, x.copied.log.Close())
 	}
-	x.conn = resume.New(boot.Resume.Token, b.cfg.Lease, true)
+	x.begin(ctx, b, req, first)
+	return x, nil
+}
+
+// begin carries the connection, with a first stream.
+func (x *box) begin(ctx context.Context, b *Backend, req wire.PlaceRequest, first Stream) {
+	x.place = b
 	carrying, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	x.cancel = cancel
 	go x.carry(carrying, b, req, first)
-	return x, nil
 }
 
 const (
@@ -155,6 +171,9 @@ func (x *box) Ready(ctx context.Context) (wire.Hello, error) {
 	x.mu.Unlock()
 	client, err := channel.NewClient(ctx, x.conn, x.keys)
 	if err != nil {
+		if x.copied.before != "" {
+			err = errors.Join(err, os.Rename(x.copied.before, x.dir.AuditLog()))
+		}
 		return wire.Hello{}, x.orCause(err)
 	}
 	x.mu.Lock()
@@ -183,6 +202,7 @@ func (x *box) orCause(err error) error {
 // copied is the copy of the audit log.
 type copied struct {
 	log    *audit.Copy
+	before string // the copy of an earlier controller; it stays if the sandbox does not answer
 	cancel context.CancelFunc
 	done   chan struct{} // nil before start; closed when everything that arrived is copied
 	mu     sync.Mutex
@@ -242,19 +262,22 @@ func (x *box) AuditLog(context.Context) (io.ReadCloser, error) {
 }
 
 // trashDir is the trash on this host.
-func (x *box) trashDir() string { return filepath.Join(x.dir.Path(), "trash") }
+func (x *box) trashDir() string { return filepath.Join(x.dir.Path(), trashName) }
+
+// trashName is the trash in the directory of a sandbox.
+const trashName = "trash"
 
 // Trash implements [sandbox.Sandbox].
 func (x *box) Trash(_ context.Context, to string) (int, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.trash == 0 || x.trashErr != nil {
-		return 0, x.trashErr
+	if x.trash.files == 0 || x.trash.err != nil {
+		return 0, x.trash.err
 	}
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return 0, err
 	}
-	return x.trash, os.CopyFS(to, os.DirFS(x.trashDir()))
+	return x.trash.files, os.CopyFS(to, os.DirFS(x.trashDir()))
 }
 
 // Stop implements [sandbox.Sandbox]. It copies the trash and the end of the audit log
@@ -301,9 +324,9 @@ func (x *box) end(ctx context.Context, client *channel.Client) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.trash = ended.Trashed
+	x.trash.files = ended.Trashed
 	if err != nil {
-		x.trashErr = fmt.Errorf("copy the trash of sandbox %s: %w", x.id, err)
+		x.trash.err = fmt.Errorf("copy the trash of sandbox %s: %w", x.id, err)
 	}
 }
 
@@ -329,6 +352,9 @@ func (x *box) Delete(ctx context.Context) error {
 		return fmt.Errorf("delete sandbox %s: %w", x.id, err)
 	}
 	x.copied.finish(ctx, 0)
+	if err := x.place.release(ctx); err != nil {
+		return fmt.Errorf("delete sandbox %s: %w", x.id, err)
+	}
 	if err := x.dir.Remove(); err != nil {
 		return fmt.Errorf("delete sandbox %s: %w", x.id, err)
 	}

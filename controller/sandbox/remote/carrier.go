@@ -69,7 +69,7 @@ func Parse(address, keyFile string) (Carrier, error) {
 		}
 		return program{address, argv}, nil
 	case strings.HasPrefix(address, schemeSSH):
-		argv, err := sshCommand(address)
+		argv, err := sshCommand(address, "/bin/sh")
 		return program{address, argv}, err
 	}
 	return nil, fmt.Errorf("%q is no place: write ssh://USER@HOST, exec:PROGRAM [ARGUMENT], %s", address, socket.Forms)
@@ -129,7 +129,7 @@ var sshWords = []string{"ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "C
 
 // sshCommand is the command line of the system's ssh program. Its configuration, agent
 // and known_hosts apply. It asks nothing, and forwards nothing to the place.
-func sshCommand(address string) ([]string, error) {
+func sshCommand(address, command string) ([]string, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("address of the place: %w", err)
@@ -152,7 +152,38 @@ func sshCommand(address string) ([]string, error) {
 	if name := u.User.Username(); name != "" {
 		argv = append(argv, "-l", name)
 	}
-	return append(argv, "--", u.Hostname(), "/bin/sh"), nil
+	return append(argv, "--", u.Hostname(), command), nil
+}
+
+// DialSSH returns a function that connects to the standard input and output of a command on
+// another machine, by the ssh program of this one.
+func DialSSH(address, command string) (func(context.Context) (net.Conn, error), error) {
+	argv, err := sshCommand(address, command)
+	if err != nil {
+		return nil, err
+	}
+	p := program{address, argv}
+	return func(ctx context.Context) (net.Conn, error) {
+		s, err := p.Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return &explained{Stream: s}, nil
+	}, nil
+}
+
+// explained is a stream whose first read tells why there is nothing to read.
+type explained struct {
+	Stream
+	read bool // touched by the reader alone
+}
+
+func (s *explained) Read(p []byte) (int, error) {
+	n, err := s.Stream.Read(p)
+	if s.read = s.read || n > 0; err != nil && !s.read {
+		err = explain(s.Stream, err)
+	}
+	return n, err
 }
 
 // program is a carrier whose streams are the standard input and output of a program.

@@ -42,6 +42,8 @@ type Config struct {
 	Agentsh string // path of the supervisor's program; empty: see [agentfile.Find]
 	// Lease is how long a sandbox outlives a broken stream; 0: [DefaultLease].
 	Lease time.Duration
+	// Release removes a place that was made for one sandbox, after the sandbox; nil: places stay.
+	Release func(context.Context) error
 	// Look has Collect ask the place in any case. Otherwise it asks only if this host has
 	// the directory of a sandbox whose controller is gone.
 	Look bool
@@ -100,14 +102,14 @@ func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
 	return b.cfg.Carrier.Check()
 }
 
-// owner names this state directory at places.
-func (b *Backend) owner() (string, error) {
-	unlock, err := b.cfg.State.Lock()
+// Owner names a state directory at places.
+func Owner(state statedir.Dir) (string, error) {
+	unlock, err := state.Lock()
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	name := filepath.Join(filepath.Dir(b.cfg.State.Sandboxes()), "owner.json")
+	name := filepath.Join(filepath.Dir(state.Sandboxes()), "owner.json")
 	var o struct {
 		Owner string `json:"owner"`
 	}
@@ -136,7 +138,7 @@ func (b *Backend) enter(ctx context.Context, req wire.PlaceRequest) (_ Stream, e
 			return nil, fmt.Errorf("find supervisor: %w", err)
 		}
 	}
-	if req.Owner, err = b.owner(); err != nil {
+	if req.Owner, err = Owner(b.cfg.State); err != nil {
 		return nil, err
 	}
 	req.Version = wire.Current
@@ -261,23 +263,33 @@ func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, 
 	}
 	x, err := b.start(ctx, dir, s)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start supervisor: %w", err), dir.Remove())
+		return nil, errors.Join(fmt.Errorf("start supervisor: %w", err), b.release(ctx), dir.Remove())
 	}
 	return x, nil
+}
+
+// release removes the place of the only sandbox in it.
+func (b *Backend) release(ctx context.Context) error {
+	if b.cfg.Release == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWait)
+	defer cancel()
+	return b.cfg.Release(ctx)
 }
 
 // Collect implements [sandbox.Backend].
 func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
 	there, err := b.collect(ctx, false)
 	here, hereErr := b.here.Collect(ctx)
-	return merge(there, here), errors.Join(err, hereErr)
+	return Merge(there, here), errors.Join(err, hereErr)
 }
 
 // Leftovers implements [sandbox.Backend].
 func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
 	there, err := b.collect(ctx, true)
 	here, hereErr := b.here.Leftovers(ctx)
-	return merge(there, here), errors.Join(err, hereErr)
+	return Merge(there, here), errors.Join(err, hereErr)
 }
 
 // Intervals between attempts to reach a place again.
@@ -286,22 +298,28 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// attach opens a further stream to a sandbox. It tries until the lease of the sandbox ends,
-// ctx ends or the place says that the sandbox is gone.
+// attach opens a further stream to a sandbox.
 func (b *Backend) attach(ctx context.Context, id string) (Stream, error) {
+	return b.again(ctx, wire.PlaceRequest{Op: wire.PlaceAttach, ID: id})
+}
+
+// again sends a request about a sandbox. It tries until the lease of the sandbox ends, ctx ends
+// or the place says that the sandbox is gone.
+func (b *Backend) again(ctx context.Context, req wire.PlaceRequest) (Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Lease)
 	defer cancel()
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		s, err := b.request(ctx, wire.PlaceRequest{Op: wire.PlaceAttach, ID: id})
+		s, err := b.request(ctx, req)
 		var said refusal
-		if err == nil || errors.As(err, &said) || !pause(ctx, wait) {
+		var ended *sandbox.End
+		if err == nil || errors.As(err, &said) || errors.As(err, &ended) && ended.Kind != sandbox.EndUnreachable || !pause(ctx, wait) {
 			return s, err
 		}
 	}
 }
 
-// merge lists each sandbox once.
-func merge(there, here []sandbox.Leftover) []sandbox.Leftover {
+// Merge lists each sandbox once.
+func Merge(there, here []sandbox.Leftover) []sandbox.Leftover {
 	seen := map[string]bool{}
 	var out []sandbox.Leftover
 	for _, l := range append(there, here...) {

@@ -16,12 +16,11 @@ func TestTheOwnerIsMadeOnceAndNeverHalf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := New(Config{State: state})
-	first, err := b.owner()
+	first, err := Owner(state)
 	if err != nil || first == "" {
 		t.Fatalf("%q, %v", first, err)
 	}
-	if again, err := b.owner(); err != nil || again != first {
+	if again, err := Owner(state); err != nil || again != first {
 		t.Errorf("%q, %v; the first was %q", again, err, first)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "owner.json"))
@@ -32,7 +31,7 @@ func TestTheOwnerIsMadeOnceAndNeverHalf(t *testing.T) {
 		if err := os.WriteFile(files[0], []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.owner(); err == nil || !strings.Contains(err.Error(), files[0]) || !strings.Contains(err.Error(), "remove the file") {
+		if _, err := Owner(state); err == nil || !strings.Contains(err.Error(), files[0]) || !strings.Contains(err.Error(), "remove the file") {
 			t.Errorf("%q: %v", data, err)
 		}
 	}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/controller/record"
+)
+
+func newAttachCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "attach RUN",
+		Short: "End a run whose agentctl was killed",
+		Long: `attach takes the place of an agentctl that was killed while the sandbox of its
+run, on another machine, goes on. It ends the run as Ctrl-C would have: it stops
+the agent, delivers the work done so far and deletes the sandbox. The work of an
+agent that had ended is delivered as if nothing had happened.
+
+The sandbox goes on for as long as --lease of the run says, and until another
+'agentctl run' or 'agentctl gc' of this user removes it. attach uses the files and
+flags that the run was started with, and the variables of its own environment.
+
+Runs of the backends local and docker, and of 'agentctl mcp', cannot be taken over.`,
+		Example:           "  agentctl attach latest",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeRuns(func(r record.Run) bool { return r.Status == record.StatusAbandoned && len(r.Command) > 0 }),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return takeOver(cmd.Context(), args[0], asJSON, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one result object on standard output, and nothing else there")
+	return cmd
+}
+
+// takeOver ends a run with the options that it was started with.
+func takeOver(ctx context.Context, name string, asJSON bool, stdout, stderr io.Writer) error {
+	one, err := findRun(name)
+	if err != nil {
+		return err
+	}
+	if len(one.Command) == 0 {
+		return &failure{
+			code: controller.ExitSandbox, err: fmt.Errorf("run %s was not started by 'agentctl run': nobody can take it over", one.RunID),
+			hint: "'agentctl gc' removes what is left of it",
+		}
+	}
+	var f runFlags
+	cmd := f.command()
+	if err := cmd.ParseFlags(one.Command); err != nil {
+		return fmt.Errorf("command line of run %s: %w", one.RunID, err)
+	}
+	args := f.keepFor(cmd, cmd.Flags().Args())
+	if len(args) != 1 {
+		return fmt.Errorf("command line of run %s: no harness file", one.RunID)
+	}
+	if err := os.Chdir(one.Dir); err != nil {
+		return &failure{code: controller.ExitConfiguration, err: fmt.Errorf("directory of run %s: %w", one.RunID, err)}
+	}
+	o, err := f.options(args[0])
+	if err != nil {
+		return err
+	}
+	f.json = asJSON
+	return f.finish(ctx, o, stdout, stderr, func(ctx context.Context, o controller.Options) (controller.Result, error) {
+		return controller.TakeOver(ctx, o, one.RunID)
+	})
+}

@@ -1,0 +1,175 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller/attach"
+	"agentsh/controller/git"
+	"agentsh/controller/record"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/statedir"
+	"agentsh/internal/wire"
+)
+
+// TakeOver ends the run of a controller that was killed, as that would have ended it after a
+// signal: it stops the agent, takes its work out and deletes the sandbox. An agent that had
+// ended before is not run again. o are the options of the run. If the run cannot be taken over,
+// nothing changes; the error is a [*Failure] that says what to do.
+func TakeOver(ctx context.Context, o Options, runID string) (Result, error) {
+	o.AllowDirty = true // the first controller has looked
+	ctx, r := newRun(ctx, o)
+	defer r.control.close()
+	t := &takeover{run: r}
+	if err := t.begin(ctx, runID); err != nil {
+		if r.journal != nil {
+			err = errors.Join(err, r.journal.dir.Close())
+		}
+		failed := asFailure(ctx, "attach", err)
+		refused := newResult(o)
+		refused.RunID = runID
+		refused.end(failed)
+		return refused, failed
+	}
+	r.failed = failureOf(t.before)
+	if slices.ContainsFunc(t.before, isIterations) {
+		take := func(_ *run, ctx context.Context) error { return t.takeWork(ctx) }
+		if err := r.step(ctx, step{name: "take_work", do: take, salvage: true}); r.failed == nil {
+			r.failed = err
+		}
+	}
+	after := slices.IndexFunc(steps, func(s step) bool { return s.name == stepIterations }) + 1
+	return r.finish(ctx, r.steps(ctx, steps[after:]))
+}
+
+// stepIterations is the step that runs the agent.
+const stepIterations = "iterations"
+
+func isIterations(s record.Step) bool { return s.Name == stepIterations }
+
+// takeover is a run that another controller began.
+type takeover struct {
+	run    *run
+	before []record.Step // of that controller
+}
+
+// failureOf is the failure of a run whose controller was killed; nil: its agent had ended
+// without one.
+func failureOf(before []record.Step) error {
+	for _, s := range before {
+		switch {
+		case s.Ended == nil:
+			return &Failure{
+				Step: s.Name, Code: exitSignalBase + int(unix.SIGKILL),
+				Err: errors.New("the controller of the run was killed; another one has taken it over"),
+			}
+		case s.Error != "":
+			return &Failure{Step: s.Name, Code: s.Code, Err: errors.New(s.Error)}
+		case s.Name == stepIterations:
+			return nil
+		}
+	}
+	return nil
+}
+
+// begin makes this process the controller of a run.
+func (t *takeover) begin(ctx context.Context, runID string) error {
+	r := t.run
+	dir, rec, err := record.Take(r.o.State, runID)
+	if used := (*record.InUse)(nil); errors.As(err, &used) {
+		return fail(ExitSandbox, "end that one first: its first SIGINT or SIGTERM ends the run", fmt.Errorf("run %s: %w", runID, err))
+	}
+	if err != nil {
+		return err
+	}
+	r.journal, t.before = &journal{dir: dir, record: rec}, slices.Clone(rec.Steps)
+	switch {
+	case rec.Status != record.StatusRunning:
+		return badConfig("'agentctl runs show "+runID+"' shows it", "run %s has ended: %s", runID, rec.Status)
+	case rec.Sandbox == "":
+		return fail(ExitSandbox, collectHint+"; start the run again", errors.New("its controller was killed before it had a sandbox"))
+	case rec.Staging == "": // create_sandbox has recorded it
+		return fail(ExitSandbox, collectHint, fmt.Errorf("its results were delivered to %s before its controller was killed", rec.Out))
+	}
+	known, err := r.journal.readUnfinished()
+	if err != nil {
+		return fail(ExitSandbox, collectHint, fmt.Errorf("what its controller knew: %w", err))
+	}
+	r.result = known.Result
+	if err := t.prepare(ctx); err != nil {
+		return err
+	}
+	r.program.canary = known.Canary
+	return t.enter(ctx)
+}
+
+// collectHint is the hint for a run that nobody can take over.
+const collectHint = "'agentctl gc' removes what is left of it"
+
+// prepare repeats the steps that need no sandbox.
+func (t *takeover) prepare(ctx context.Context) error {
+	r := t.run
+	if err := r.load(ctx); err != nil {
+		return err
+	}
+	if _, can := r.o.Backend.(sandbox.Taker); !can {
+		return fail(ExitSandbox, collectHint+"; the backends exec, ssh and socket have sandboxes that can be taken over",
+			fmt.Errorf("a sandbox of backend %s cannot be taken over", r.o.Backend.Name()))
+	}
+	if err := r.expand(ctx); err != nil {
+		return err
+	}
+	dir := r.journal.dir
+	err := errors.Join(git.Undo(dir.Delivery()), statedir.RemoveTree(filepath.Join(dir.Work(), cloneName)), attach.Remove(dir.Path))
+	if err != nil {
+		return err
+	}
+	return r.preflight(ctx)
+}
+
+// enter connects to the sandbox.
+func (t *takeover) enter(ctx context.Context) error {
+	r := t.run
+	s, err := r.o.Backend.(sandbox.Taker).Take(ctx, r.journal.record.Sandbox)
+	if err != nil {
+		return fail(ExitSandbox, collectHint+", if the place has no such sandbox; else try again", err)
+	}
+	r.box = &box{sandbox: s}
+	r.box.endOnForce(r.control.forced)
+	if err := r.step(ctx, step{name: "attach", do: (*run).waitReady}); err != nil {
+		_ = r.box.stop(ctx) // Collect removes the sandbox
+		if errors.Is(err, sandbox.ErrGone) {
+			err = fail(ExitSandbox, collectHint, errors.New("its sandbox had ended when its controller was killed"))
+		}
+		return err
+	}
+	return nil
+}
+
+// takeWork takes out what the agent has done. An iteration in which the controller was killed
+// has no end.
+func (t *takeover) takeWork(ctx context.Context) error {
+	r := t.run
+	if err := r.results.adopt(); err != nil {
+		return fmt.Errorf("results of the killed controller: %w", err)
+	}
+	all := slices.Clone(r.result.Iterations)
+	if t.before[slices.IndexFunc(t.before, isIterations)].Ended == nil || len(all) == 0 {
+		all = append(all, IterationResult{
+			Number: len(all) + 1, Exit: wire.Exit{Kind: wire.ExitLost, Message: "the controller of the run was killed"},
+		})
+	}
+	n, x, in := len(all), newExtraction(r), r.program.invocation
+	in.Iteration = n
+	var skipped []string
+	all[n-1].Transcripts, skipped = x.transcripts(ctx, r.program.runtime.Transcripts(in), n)
+	w, err := x.run(ctx, work{}, n, r.failed != nil)
+	r.work = w
+	r.result.took(w, all, skipped)
+	return err
+}
