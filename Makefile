@@ -11,8 +11,8 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all alike learn ordinary ordinary-check services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents inspector soak
-.PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places kernels arm64 suites suites-smoke clean
+.PHONY: all alike learn ordinary ordinary-check services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents inspector conformance soak
+.PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places platforms kernels arm64 suites suites-smoke clean
 
 all: build
 
@@ -30,13 +30,13 @@ demo: build ## an agent fixes a failing test in a sandbox
 
 # Kernel tests included; a missing kernel feature fails.
 test: deps-check build ## all tests, with the kernel tests
-	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test ./...
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test -timeout 1h ./...
 
 check: lint race cross ## all checks for a change: about 10 minutes
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unused code
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/arm64/*.sh test/kernels/*.sh test/places/*.sh test/agents/*.sh test/ordinary/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/arm64/*.sh test/kernels/*.sh test/places/*.sh test/platforms/*.sh test/agents/*.sh test/ordinary/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 tidy:
@@ -83,6 +83,12 @@ alike: deps-check ## 1,000 programs as explain, replay and test find them, and a
 services: deps-check ## databases of the machine, reached from sessions by a rule for localhost: a minute
 	packaging/deps.sh services
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_SERVICES=1 $(GO) test -count=1 -v -run TestDatabasesOfTheMachine ./supervisor
+
+# dockerd of Debian, in namespaces of its own.
+.PHONY: engines
+engines: deps-check ## sandboxes in containers of a real engine, its faults and its ends: 2 minutes
+	packaging/deps.sh places
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ENGINES=1 $(GO) test -p 1 -count=1 -run 'TestContainerEngines|TestRunsInContainersOfDocker|TestContainersThatEndAreExplained' ./controller/sandbox/sandboxtest ./cmd/agentctl
 
 # Git, shell, Python, Node, Go, Rust, Java, C and Ruby: test/ordinary/rows.tsv.
 ordinary: build ## usual commands of eight stacks under agent-sandbox as natively, as root and as a user: 6 minutes
@@ -219,6 +225,10 @@ agents: deps-check ## real agent programs with a fake model server
 inspector: build ## the inspector of MCP calls tools of a session: half a minute
 	$(AS_ROOT) test/agents/inspector.sh bin
 
+# Its suite needs Node.js 22, from npm too.
+conformance: build ## the conformance suite of MCP against agentctl mcp --listen: a minute
+	$(AS_ROOT) test/agents/conformance.sh bin $(TOOLS)
+
 # The page of a run in Chromium, which it installs: 400 MB, a minute.
 report-check: deps-check ## open the page of a run in Chromium
 	packaging/deps.sh browser
@@ -241,6 +251,12 @@ places: build $(if $(filter arm64-%,$(PLACES)),cross) $(if $(filter gvisor%,$(PL
 	packaging/deps.sh places $(if $(filter docker-examples,$(PLACES)),places-examples) $(if $(filter arm64-%,$(PLACES)),places-arm64)
 	GO="$(GO)" EVASIONS=$(EVASIONS) RUNSC=$(RUNSC) test/places/run.sh $(PLACES)
 
+# What the scripts for vendors have in common, at places that are this machine, and that each of them
+# deletes what it made. The vendors' own scripts need accounts: doc/platforms.
+platforms: build ## the smoke test of remote places, by a shell, a WebSocket and SSH of this machine: 5 minutes
+	test/platforms/deletes.sh
+	$(AS_ROOT) test/platforms/local.sh
+
 $(RUNSC):
 	GOBIN=$(TOOLS)/bin CGO_ENABLED=0 GOFLAGS=-mod=mod $(GO) install gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237
 	mv $(TOOLS)/bin/runsc $@
@@ -249,7 +265,7 @@ $(RUNSC):
 KERNELS ?= 5.10 6.1 6.12 newest
 kernels: build ## the demo and the README's session on Debian's kernels, in virtual machines: an hour
 	packaging/deps.sh places
-	$(AS_ROOT) test/kernels/run.sh $(KERNELS)
+	$(AS_ROOT) env GO="$(GO)" test/kernels/run.sh $(KERNELS)
 
 # Tests of sessions with both engines and the corpus, in virtual machines of arm64. ARM64 names some of the
 # parts, as in ARM64=supervisor/notify:trace. ARM64_KERNEL=trixie/linux-image-arm64-16k has pages of 16 KiB.

@@ -20,7 +20,8 @@
 // the file server starts in supervisor.Reexec, and so do the processes in which
 // supervisor/probe tries mechanisms of the kernel. Started as sh or bash it is a shim
 // (cmd/agentsh runShim): the first walk below, for the shell it stands in for. In a shared
-// session a constructor is enough (internal/shim/client), which host.shells answers.
+// session its entry point and a constructor are enough (internal/shim/client), which host.shells
+// answers.
 //
 // # A command
 //

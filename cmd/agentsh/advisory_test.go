@@ -24,7 +24,7 @@ func TestAdvisoryRulesAreShownAsSuchEverywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, data := range map[string]string{
-		"agentsh": string(self), "work/f": "", "run/.keep": "", "tmp/.keep": "", "state/.keep": "",
+		"agentsh": string(self), "agentctl": "#!/bin/sh\n", "work/f": "", "run/.keep": "", "tmp/.keep": "", "state/.keep": "",
 		"policy.yaml": "version: 1\nname: advisory\ncommand_rules:\n  - {name: no-id, commands: [id], decision: deny}\n" +
 			"  - {name: rest, commands: ['*'], decision: allow}\nfile_rules:\n" +
 			"  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**'], operations: ['*'], decision: allow}\n" +
@@ -54,7 +54,8 @@ func TestAdvisoryRulesAreShownAsSuchEverywhere(t *testing.T) {
 	}
 	// One listener is above all of them: a session ends with it.
 	places := []string{
-		"exec $flags -- echo ran", "session create --name one $flags", "exec --session one -- true", "session list", "session list --json",
+		"exec $flags -- echo ran", "session create --name one $flags", "exec --session one -- true", "mcp --session one",
+		"session list", "session list --json",
 		"events", "events --json", "report", "session destroy one", "detect --degraded nested_commands,cgroup",
 	}
 	script := `flags="--config /dev/null -p ../policy.yaml -w . --degraded nested_commands,cgroup"` + "\n"

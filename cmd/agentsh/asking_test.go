@@ -279,14 +279,7 @@ func TestAQuestionThatNobodyAnswersInTimeIsDenied(t *testing.T) {
 func TestATerminalThatCommandsCanOpenIsNotAskedOn(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif)
 	dir := workDir(t)
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	inside := filepath.Join(dir, "agentsh")
-	if err := os.WriteFile(inside, self, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	inside := copyProgram(t, dir)
 	write(t, filepath.Join(dir, "policy.yaml"), `version: 1
 name: ask
 approvals: {via: tty}

@@ -59,14 +59,7 @@ func TestASessionAnswersItsOwnUserAlone(t *testing.T) {
 			if tt.own != "0" {
 				as = asUser(t, dir)
 			}
-			self, err := os.ReadFile("/proc/self/exe")
-			if err != nil {
-				t.Fatal(err)
-			}
-			inside := filepath.Join(dir, "agentsh")
-			if err := os.WriteFile(inside, self, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			inside := copyProgram(t, dir)
 			line := func(args ...string) *exec.Cmd {
 				cmd := program(t, dir, args...)
 				cmd.Path = inside // where another user may run it

@@ -467,6 +467,33 @@ func TestWithoutProcessesTheSupervisorLives(t *testing.T) {
 	}
 }
 
+// A caller whose supervisor dies before it answers learns the same as one whose command ran.
+func TestASupervisorThatDiesBeforeItAnswersIsNamed(t *testing.T) {
+	dir := workDir(t)
+	one := session(t, dir, "one")
+	processes, err := pidfds([]int{one.PID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(one.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	cmd, errs := program(t, dir, "exec", "-s", "one", "--", "true"), &bytes.Buffer{}
+	cmd.Stderr = errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { // the listener, and the caller that it has not accepted; see proc_pid_net(5)
+		data, err := os.ReadFile("/proc/net/unix")
+		return err != nil || strings.Count(string(data), filepath.Join(dir, "run", "agentsh", "one")+"/") > 1
+	})
+	if err := syscall.Kill(one.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	checkEnding(t, wire.CauseSupervisor, exitCode(cmd.Wait()), errs.String(), one.Audit)
+	endsPidfd(t, processes[0])
+}
+
 // The Go runtime ends a program that gets no memory from the kernel. The caller is told,
 // and nothing of the session goes on.
 func TestASupervisorWithoutMemoryEndsItsSession(t *testing.T) {

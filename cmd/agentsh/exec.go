@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +21,6 @@ import (
 	"agentsh/internal/layout"
 	"agentsh/internal/paths"
 	"agentsh/internal/project"
-	"agentsh/internal/refusals"
 	"agentsh/internal/shim"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -138,19 +136,6 @@ type stdio struct {
 	out, err io.Writer
 }
 
-// result is how a command ended, with the denials meanwhile.
-type result struct {
-	exit      wire.Exit
-	refused   refusals.List
-	auditPath string
-}
-
-// earlier is the result of a command that a signal ended before it ran.
-func earlier(r result, exit wire.Exit) result {
-	r.exit = exit
-	return r
-}
-
 func (o *execOptions) run(ctx context.Context, argv []string, std stdio) error {
 	o.forAgent(argv, std)
 	if o.json {
@@ -215,23 +200,6 @@ func (o *execOptions) runWith(ctx context.Context, w runner, argv []string, std 
 	return exitFailure(argv[0], r.exit)
 }
 
-// auditHint is the advice for an error of the audit log; empty: it is another one.
-func auditHint(err error) string {
-	if errors.Is(err, audit.ErrNotWritten) {
-		return supervisor.AuditHint
-	}
-	return ""
-}
-
-// unread is the result of a command whose reader went before it had read all. A
-// command that did not notice ends as one does that writes to a closed pipe.
-func unread(r result) result {
-	if r.exit.ExitCode() == 0 {
-		r.exit = wire.Exit{Kind: wire.ExitSignaled, Signal: int(syscall.SIGPIPE)}
-	}
-	return r
-}
-
 // request is the command that the flags describe.
 func (o *execOptions) request(argv []string, w runner) (wire.ExecRequest, error) {
 	environment, err := o.environment()
@@ -244,19 +212,6 @@ func (o *execOptions) request(argv []string, w runner) (wire.ExecRequest, error)
 	return wire.ExecRequest{
 		ID: "exec", Argv: argv, Program: o.program, Cwd: w.start(), Env: environment, DeadlineMS: o.timeout.Milliseconds(),
 	}, nil
-}
-
-// exitFailure turns the end of a command into the exit of this one. A denial has
-// already been printed with the others.
-func exitFailure(name string, exit wire.Exit) error {
-	code := exit.ExitCode()
-	if message, hint := exit.Said(name); message != "" {
-		return failure.New(code, errors.New(message), hint)
-	}
-	if code == 0 {
-		return nil
-	}
-	return failure.New(code, nil, "")
 }
 
 // noteAdvisory says before a command begins which rules nothing enforces.
@@ -530,27 +485,6 @@ func (o *execOptions) environment() ([]string, error) {
 		out = append(out, e)
 	}
 	return out, nil
-}
-
-// openAudit opens an audit log and makes its directory, for the owner only. The
-// key of its anchor lies in the state directory, which no session shows.
-func openAudit(path string, state layout.State) (*audit.Log, error) {
-	if err := makeAuditDirectories(path, state); err != nil {
-		return nil, err
-	}
-	return audit.Open(path, audit.Options{KeyFile: state.AuditKey()})
-}
-
-func makeAuditDirectories(path string, state layout.State) error {
-	if err := state.Make(); err != nil {
-		return err
-	}
-	return os.MkdirAll(filepath.Dir(path), 0o700)
-}
-
-// newAuditPath names the audit log of a session that begins now.
-func newAuditPath(state layout.State) string {
-	return filepath.Join(state.AuditLogs(), fmt.Sprintf("%s-%d.jsonl", time.Now().UTC().Format("20060102T150405Z"), os.Getpid()))
 }
 
 func orDefault(value, fallback string) string {

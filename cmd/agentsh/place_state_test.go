@@ -1,9 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,20 +15,15 @@ import (
 // without a setting. One that XDG_STATE_HOME names must work.
 func TestAPlaceWithoutAHomeHasAStateDirectory(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	const state, uid = "/var/tmp/agentsh-61713", 61713
-	if _, err := os.Lstat(state); err == nil {
-		t.Skipf("%s is there", state)
+	uid := uint32(61713)
+	name := func() string { return fmt.Sprintf("/var/tmp/agentsh-%d", uid) }
+	for _, err := os.Lstat(name()); err == nil; _, err = os.Lstat(name()) {
+		uid++
 	}
+	state := name()
 	t.Cleanup(func() { _ = os.RemoveAll(state) })
 	dir := workDir(t)
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	inside := filepath.Join(dir, "agentsh")
-	if err := os.WriteFile(inside, self, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	inside := copyProgram(t, dir)
 	for _, tt := range []struct {
 		env  []string
 		made bool

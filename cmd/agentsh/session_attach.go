@@ -37,8 +37,11 @@ func (o *execOptions) attach(ctx context.Context) (runner, error) {
 	return a, nil
 }
 
-// sessionFailure adds advice where there is no such session.
+// sessionFailure adds advice where there is no such session, or where it has died.
 func sessionFailure(err error) error {
+	if died := (*host.Died)(nil); errors.As(err, &died) {
+		return exitFailure("", died.Gone())
+	}
 	if errors.Is(err, host.ErrNoSession) {
 		return failure.New(failure.Ours, err, "'agentsh session list' names those that run")
 	}

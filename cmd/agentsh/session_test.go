@@ -302,18 +302,7 @@ func TestCommandsCannotReachTheirSession(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(shown), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	inside := filepath.Join(dir, "work", "agentsh")
-	if err := os.WriteFile(inside, data, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	inside := copyProgram(t, filepath.Join(dir, "work"))
 	for _, tt := range []struct {
 		name string
 		as   func(*exec.Cmd) *exec.Cmd

@@ -13,6 +13,7 @@ import (
 	"agentsh/internal/layout"
 	"agentsh/internal/paths"
 	"agentsh/internal/snapshot"
+	"agentsh/supervisor/audit"
 	"agentsh/supervisor/host"
 )
 
@@ -138,4 +139,25 @@ func keyFile(log string) (string, error) {
 	}
 	state, err := stateDir()
 	return state.AuditKey(), err
+}
+
+// openAudit opens an audit log and makes its directory, for the owner only. The
+// key of its anchor lies in the state directory, which no session shows.
+func openAudit(path string, state layout.State) (*audit.Log, error) {
+	if err := makeAuditDirectories(path, state); err != nil {
+		return nil, err
+	}
+	return audit.Open(path, audit.Options{KeyFile: state.AuditKey()})
+}
+
+func makeAuditDirectories(path string, state layout.State) error {
+	if err := state.Make(); err != nil {
+		return err
+	}
+	return os.MkdirAll(filepath.Dir(path), 0o700)
+}
+
+// newAuditPath names the audit log of a session that begins now.
+func newAuditPath(state layout.State) string {
+	return filepath.Join(state.AuditLogs(), fmt.Sprintf("%s-%d.jsonl", time.Now().UTC().Format("20060102T150405Z"), os.Getpid()))
 }

@@ -148,6 +148,20 @@ func program(t testing.TB, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// copyProgram copies this program to where another user may run it.
+func copyProgram(t testing.TB, dir string) string {
+	t.Helper()
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(dir, "agentsh")
+	if err := os.WriteFile(copied, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return copied
+}
+
 // entryPolicy refuses a program and a file, filters and injects variables.
 const entryPolicy = `version: 1
 name: entry

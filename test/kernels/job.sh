@@ -40,6 +40,8 @@ session() {
 
 cat /etc/agentsh/config.yaml 2>/dev/null
 part session-root session
+# Before 5.11 a user's session shows its scripts only over the directory that the package makes.
+case $(uname -r) in 5.10.*) mkdir -p /usr/lib/agentsh ;; esac
 chown -R 1000:1000 /work
 part session-user session setpriv --reuid 1000 --regid 1000 --clear-groups env HOME=/home/user
 chown -R 0:0 /work
@@ -50,3 +52,4 @@ first_harness() {
 		bin/agentctl run my-agent/harness/hello.yaml --repo examples/fix-bug/repo --out out/hello
 }
 part first-harness first_harness
+part vsock env AGENTSH_TEST_VSOCK=1 /places/socket.test -test.run "/^vsock$"

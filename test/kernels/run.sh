@@ -7,9 +7,9 @@
 # CACHE     kernels and the root file system, made when they are missing (/var/tmp/agentsh-places)
 # DEGRADED  what the configuration of the machine has in degraded; default: landlock on 5.10
 #
-# Each machine runs `make demo`, the session of the README as root and as a user, and the
-# first harness that `agentctl init` writes. Programs come from bin. A machine without a
-# configuration has none: nothing is allowed to be missing.
+# Each machine runs `make demo`, the session of the README as root and as a user, the first
+# harness that `agentctl init` writes, and the tests of AF_VSOCK sockets. Programs come from bin.
+# A machine without a configuration has none: nothing is allowed to be missing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -59,6 +59,8 @@ machine() {
 	local degraded=${DEGRADED:-}
 	[ "$kernel" != 5.10 ] || degraded=${DEGRADED:-landlock}
 	[ -z "$degraded" ] || printf 'version: 1\ndegraded: [%s]\n' "$degraded" >"$work/places/config.yaml"
+	(cd "$root" && CGO_ENABLED=0 "${GO:-go}" test -c -o "$work/places/socket.test" ./internal/socket)
+	local modules=(vsock_loopback)
 	make_initramfs "$files" "$(command -v busybox)"
 	make_disk "$dir" 2500
 	memory=2048 boot "$files" "${SECONDS_OF_MACHINE:-3000}" "${emulator[@]}"
@@ -75,7 +77,7 @@ for kernel; do
 	status=$?
 	set -e
 	[ "$status" = 0 ] || result="FAIL: $(tail -1 "$work/log")"
-	for part in demo session-root session-user first-harness; do
+	for part in demo session-root session-user first-harness vsock; do
 		grep -aq "^$part	ok" "$work/out" || result="FAIL: $part"
 	done
 	printf '%-8s %-28s %s\n' "$kernel" "$(sed -n 's/^=== begin //p' "$work/out" | tr -d '\r')" "$result"

@@ -39,7 +39,8 @@ fetch_kernel() {
 	echo "$to"
 }
 
-# initramfs holds busybox and the modules that the disk and the file server need.
+# initramfs holds busybox and the modules that the disk and the file server need, and those of
+# the array modules.
 make_initramfs() {
 	local kernel=$1 busybox=$2 dir=$work/initramfs version name
 	version=$(basename "$(echo "$kernel"/lib/modules/*)")
@@ -48,7 +49,7 @@ make_initramfs() {
 	cp "$busybox" "$dir/bin/busybox"
 	depmod -b "$kernel" "$version"
 	: >"$dir/order"
-	for name in virtio_pci virtio_blk ext4 fuse overlay; do
+	for name in virtio_pci virtio_blk ext4 fuse overlay "${modules[@]}"; do
 		# one that is built in needs nothing
 		modprobe -d "$kernel" -S "$version" --show-depends "$name" 2>/dev/null | sed -n 's/^insmod \([^ ]*\).*/\1/p' | while read -r file; do
 			local plain=${file##*/}
