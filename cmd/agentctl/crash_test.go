@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -314,7 +313,7 @@ func (p *crashFixture) checkResults() {
 		p.t.Errorf("the audit log ends with %.100q", log[max(len(log)-100, 0):])
 	}
 	for _, e := range m.Entries {
-		if sum := sha256.Sum256([]byte(p.read("out/files/" + string(e.Path)))); hex.EncodeToString(sum[:]) != e.SHA256 {
+		if sum := sha256.Sum256([]byte(p.read("out/files/" + string(e.Path)))); sum != e.SHA256 {
 			p.t.Errorf("%s is not what the manifest says", e.Path)
 		}
 	}

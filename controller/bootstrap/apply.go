@@ -66,7 +66,7 @@ func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 			return fmt.Errorf("more than %d entries arrived", len(p.Entries))
 		}
 		e := p.Entries[arrived-1]
-		if root+"/"+string(got.Path) != e.Dest || got.Type != e.Kind || got.SHA256 != sums.of(arrived-1) {
+		if root+"/"+string(got.Path) != e.Dest || got.Type != e.Kind || !sums.have(arrived-1, got.SHA256) {
 			return fmt.Errorf("%s arrived as %.200q %s %s", e.Dest, got.Path, got.Type, got.SHA256)
 		}
 		return nil
@@ -87,23 +87,20 @@ func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 // sums are the SHA-256 of each entry that was packed; of a file only.
 type sums struct {
 	mu   sync.Mutex
-	list []string
+	list []wire.Digest
 }
 
-func (s *sums) add(sum string) {
+func (s *sums) add(sum wire.Digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.list = append(s.list, sum)
 }
 
-// of returns the sum of an entry, or a text that is none if it was not packed yet.
-func (s *sums) of(i int) string {
+// have reports whether an entry was packed with a sum.
+func (s *sums) have(i int, sum wire.Digest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i >= len(s.list) {
-		return "not sent yet"
-	}
-	return s.list[i]
+	return i < len(s.list) && s.list[i] == sum
 }
 
 // write packs the entries with names relative to root, and adds their sums.
@@ -118,7 +115,8 @@ func (p Plan) write(ctx context.Context, root string, to io.Writer, sums *sums) 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		name, sum := strings.TrimPrefix(e.Dest, root+"/"), ""
+		name := strings.TrimPrefix(e.Dest, root+"/")
+		var sum wire.Digest
 		var err error
 		switch {
 		case e.Kind == KindDir:
@@ -128,7 +126,7 @@ func (p Plan) write(ctx context.Context, root string, to io.Writer, sums *sums) 
 		case e.blob != "":
 			sum, err = blobs.write(w, name, e)
 		default:
-			sum, err = e.SHA256, writeFile(w, name, e)
+			sum, err = writeFile(w, name, e)
 		}
 		if err != nil {
 			return err
@@ -164,41 +162,41 @@ func (p Plan) openBlobs(ctx context.Context) (blobs, error) {
 
 // write packs the next object, which must be the object of e. See git-cat-
 // file(1), BATCH OUTPUT.
-func (b blobs) write(w *tarfs.Writer, name string, e Entry) (string, error) {
+func (b blobs) write(w *tarfs.Writer, name string, e Entry) (sum wire.Digest, err error) {
 	head, err := b.r.ReadString('\n')
 	if err != nil {
-		return "", fmt.Errorf("read object %s of %s: %w", e.blob, name, err)
+		return sum, fmt.Errorf("read object %s of %s: %w", e.blob, name, err)
 	}
 	if want := fmt.Sprintf("%s blob %d\n", e.blob, e.Size); head != want {
-		return "", fmt.Errorf("read object of %s: got %q, want %q", name, head, want)
+		return sum, fmt.Errorf("read object of %s: got %q, want %q", name, head, want)
 	}
-	sum, err := w.File(name, e.Mode, e.Size, io.LimitReader(b.r, e.Size))
+	sum, err = w.File(name, e.Mode, e.Size, io.LimitReader(b.r, e.Size))
 	if err != nil {
-		return "", err
+		return sum, err
 	}
 	if end, err := b.r.ReadByte(); err != nil || end != '\n' {
-		return "", errors.Join(fmt.Errorf("read object %s of %s: it does not end", e.blob, name), err)
+		return sum, errors.Join(fmt.Errorf("read object %s of %s: it does not end", e.blob, name), err)
 	}
 	return sum, nil
 }
 
 // writeFile packs one file and compares it with the plan.
-func writeFile(w *tarfs.Writer, name string, e Entry) error {
+func writeFile(w *tarfs.Writer, name string, e Entry) (wire.Digest, error) {
 	var content io.Reader = bytes.NewReader(e.data)
 	if e.source != "" {
 		f, err := e.open()
 		if err != nil {
-			return err
+			return wire.Digest{}, err
 		}
 		defer f.Close()
 		content = f
 	}
 	digest, err := w.File(name, e.Mode, e.Size, content)
 	if err != nil {
-		return err
+		return digest, err
 	}
-	if n, _ := content.Read(make([]byte, 1)); n > 0 || digest != e.SHA256 {
-		return fmt.Errorf("%s changed since it was planned", e.Source())
+	if n, _ := content.Read(make([]byte, 1)); n > 0 || digest.String() != e.SHA256 {
+		return digest, fmt.Errorf("%s changed since it was planned", e.Source())
 	}
-	return nil
+	return digest, nil
 }

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -247,8 +246,7 @@ func (p *packer) small(f *os.File, e wire.ManifestEntry) error {
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("%q: %w", e.Path, err)
 	}
-	sum := sha256.Sum256(p.buffer[:n])
-	e.Size, e.SHA256 = int64(n), hex.EncodeToString(sum[:])
+	e.Size, e.SHA256 = int64(n), sha256.Sum256(p.buffer[:n])
 	if err := p.header(e); err != nil {
 		return err
 	}

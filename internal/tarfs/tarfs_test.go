@@ -205,8 +205,7 @@ func signed(t testing.TB, entries ...tar.Header) []byte {
 		e := wire.ManifestEntry{Path: wire.Name(strings.TrimSuffix(h.Name, "/")), Type: typeFile, Mode: uint32(h.Mode), Size: h.Size}
 		switch h.Typeflag {
 		case tar.TypeReg:
-			sum := sha256.Sum256([]byte(content))
-			e.SHA256 = hex.EncodeToString(sum[:])
+			e.SHA256 = sha256.Sum256([]byte(content))
 		case tar.TypeDir:
 			e.Type = typeDir
 		case tar.TypeSymlink:
@@ -318,14 +317,14 @@ func TestATruncatedStreamIsRefusedAtEveryLength(t *testing.T) {
 }
 
 func TestALyingManifestIsRefused(t *testing.T) {
-	true_ := wire.ManifestEntry{Path: "f", Type: typeFile, Mode: 0o644, Size: 5, SHA256: hexSum("PWNED")}
+	true_ := wire.ManifestEntry{Path: "f", Type: typeFile, Mode: 0o644, Size: 5, SHA256: sha256.Sum256([]byte("PWNED"))}
 	change := func(f func(*wire.ManifestEntry)) wire.Manifest {
 		e := true_
 		f(&e)
 		return wire.Manifest{Entries: []wire.ManifestEntry{e}}
 	}
 	tests := map[string]wire.Manifest{
-		"another digest":            change(func(e *wire.ManifestEntry) { e.SHA256 = hexSum("other") }),
+		"another digest":            change(func(e *wire.ManifestEntry) { e.SHA256 = sha256.Sum256([]byte("other")) }),
 		"another mode":              change(func(e *wire.ManifestEntry) { e.Mode = 0o755 }),
 		"another name":              change(func(e *wire.ManifestEntry) { e.Path = "g" }),
 		"another size":              change(func(e *wire.ManifestEntry) { e.Size = 6 }),
@@ -565,7 +564,7 @@ func TestANonEmptyDirectoryIsNotUnpackedInto(t *testing.T) {
 // A manifest is written entry by entry, with the bytes of json.Marshal.
 func TestAManifestIsWrittenAsTheLibraryWouldWriteIt(t *testing.T) {
 	entries := []wire.ManifestEntry{
-		{Path: "a<b>&\xff\n", Type: typeFile, Mode: 0o644, Size: 1 << 40, SHA256: strings.Repeat("0", 64)},
+		{Path: "a<b>&\xff\n", Type: typeFile, Mode: 0o644, Size: 1 << 40, SHA256: sha256.Sum256(nil)},
 		{Path: "d", Type: typeDir, Mode: 0o755}, {Path: "l", Type: typeSymlink, Mode: 0o777, Target: "a\"b"},
 	}
 	for n := range len(entries) + 1 {

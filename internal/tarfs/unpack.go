@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -290,7 +289,7 @@ func (u *unpacker) file(tr *tar.Reader, e wire.ManifestEntry) error {
 	if err := f.Close(); err != nil {
 		return fmt.Errorf("%q: %w", e.Path, err)
 	}
-	e.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	sum.Sum(e.SHA256[:0])
 	u.entries = append(u.entries, e)
 	return nil
 }

@@ -3,7 +3,6 @@ package tarfs
 import (
 	"archive/tar"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -42,26 +41,26 @@ func (w *Writer) Symlink(name, target string) error {
 }
 
 // File writes a regular file of exactly size bytes. It returns the SHA-256 of the
-// bytes in the stream, in hex.
-func (w *Writer) File(name string, mode fs.FileMode, size int64, r io.Reader) (string, error) {
+// bytes in the stream.
+func (w *Writer) File(name string, mode fs.FileMode, size int64, r io.Reader) (wire.Digest, error) {
 	if err := w.put(wire.ManifestEntry{Path: wire.Name(name), Type: typeFile, Mode: uint32(mode), Size: size}); err != nil {
-		return "", err
+		return wire.Digest{}, err
 	}
 	return w.fill(r)
 }
 
 // fill writes the content of the last entry and sets its digest.
-func (w *Writer) fill(r io.Reader) (string, error) {
+func (w *Writer) fill(r io.Reader) (wire.Digest, error) {
 	e := &w.manifest.Entries[len(w.manifest.Entries)-1]
 	sum := sha256.New()
 	n, err := io.CopyBuffer(io.MultiWriter(w.tw, sum), onlyReader{io.LimitReader(r, e.Size)}, w.buffer)
 	if err != nil {
-		return "", fmt.Errorf("%q: %w", e.Path, err)
+		return wire.Digest{}, fmt.Errorf("%q: %w", e.Path, err)
 	}
 	if n != e.Size {
-		return "", fmt.Errorf("%q shrank from %d to %d bytes while it was packed", e.Path, e.Size, n)
+		return wire.Digest{}, fmt.Errorf("%q shrank from %d to %d bytes while it was packed", e.Path, e.Size, n)
 	}
-	e.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	sum.Sum(e.SHA256[:0])
 	return e.SHA256, nil
 }
 

@@ -4,6 +4,9 @@
 package wire
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -374,8 +377,38 @@ type ManifestEntry struct {
 	Type   string `json:"type"` // file, dir, symlink
 	Mode   uint32 `json:"mode"`
 	Size   int64  `json:"size"`
-	SHA256 string `json:"sha256,omitempty"`
+	SHA256 Digest `json:"sha256,omitzero"` // of a file's content
 	Target Name   `json:"target,omitempty"`
+}
+
+// Digest is a SHA-256. Its text is in hex; that of the zero value is empty. It takes half
+// the memory of that text, which counts in lists of many files.
+type Digest [sha256.Size]byte
+
+func (d Digest) String() string {
+	if d.IsZero() {
+		return ""
+	}
+	return hex.EncodeToString(d[:])
+}
+
+// IsZero reports whether there is no digest.
+func (d Digest) IsZero() bool { return d == Digest{} }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (d *Digest) UnmarshalText(text []byte) error {
+	*d = Digest{}
+	if len(text) == 0 {
+		return nil
+	}
+	if len(text) != hex.EncodedLen(len(d)) {
+		return fmt.Errorf("a SHA-256 of %d characters, not %d", len(text), hex.EncodedLen(len(d)))
+	}
+	_, err := hex.Decode(d[:], text)
+	return err
 }
 
 // Manifest lists the entries of an archive. It is the last part of the archive:

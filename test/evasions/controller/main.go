@@ -13,7 +13,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -106,8 +105,7 @@ func withManifest(from io.Reader) (io.Reader, error) {
 		case tar.TypeSymlink:
 			e.Type, e.Mode, e.Target = "symlink", 0o777, wire.Name(h.Linkname)
 		default:
-			sum := sha256.Sum256(content)
-			e.SHA256 = hex.EncodeToString(sum[:])
+			e.SHA256 = sha256.Sum256(content)
 		}
 		m.Entries = append(m.Entries, e)
 	}
