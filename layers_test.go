@@ -54,6 +54,7 @@ var ranks = map[string]int{
 	"internal/snapshot":              1, // checkpoints, previous content and the store of a user
 	"internal/stdio":                 0, // the first messages of a stream, of both programs
 	"internal/resume":                0, // one connection over streams that break
+	"internal/sshcommand":            1, // what sessions of ssh start in a sandbox; knows no policy
 	"internal/socket":                2, // streams to places that listen, of both programs
 	"internal/agentfile":             0, // every backend starts or sends it
 	"internal/foreground":            2, // both commands run commands of a channel
@@ -148,6 +149,7 @@ var owners = map[string][]string{
 	// The release tool reads another project's format, which has fields it ignores.
 	"gopkg.in/yaml.v3":        {"internal/strictyaml", "packaging/release"},
 	"golang.org/x/crypto/ssh": {"internal/channel"},
+	"github.com/pkg/sftp":     {"internal/sshcommand"},
 	// They call methods by name. The linker then keeps all methods: agentsh would grow by 2 MB.
 	"html/template": {"controller/report"},
 	"text/template": {"cmd/agentctl", "packaging/release"},

@@ -18,6 +18,7 @@ import (
 	"agentsh/controller/scan"
 	"agentsh/internal/layout"
 	"agentsh/internal/lazy"
+	"agentsh/internal/wire"
 )
 
 // toolAllowlist names the tools of tool_allowlist_pretool, in env.sandbox or
@@ -156,16 +157,20 @@ func allowedTools(p plan) ([]string, error) {
 }
 
 // commandRules are the command rules of a run. They allow the supervisor's
-// program only for the hooks and for the scan of the sandbox.
+// program only for the hooks, for the scan of the sandbox and for sessions of ssh.
 func commandRules(scans bool, hooks []runtime.Hook) []commandRule {
-	if !scans {
-		return nil
-	}
 	program := []string{layout.Program}
-	rules := []commandRule{{
-		Name: "sandbox-scan", Commands: program, Patterns: []string{"^" + regexp.QuoteMeta(strings.Join(scanArgv()[1:], " ")) + `( \S+)+$`},
+	rules := []commandRule{{ // ssh of the policy says whether they start at all
+		Name: "ssh", Commands: program, Patterns: []string{"^" + wire.CommandSFTP + "$", "^" + wire.CommandForward + ` \S+$`},
 		Context: "direct", Decision: "allow",
 	}}
+	if !scans {
+		return rules
+	}
+	rules = append(rules, commandRule{
+		Name: "sandbox-scan", Commands: program, Patterns: []string{"^" + regexp.QuoteMeta(strings.Join(scanArgv()[1:], " ")) + `( \S+)+$`},
+		Context: "direct", Decision: "allow",
+	})
 	if len(hooks) > 0 {
 		rules = append(rules, commandRule{
 			Name: "hooks", Commands: program, Patterns: []string{"^hook --settings " + regexp.QuoteMeta(hookSettingsFile) + "( [a-z_]+)+$"},

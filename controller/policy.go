@@ -54,7 +54,7 @@ func loadPolicy(name string, own runRules, vars map[string]string) (*policy.Poli
 	if err != nil {
 		return nil, badConfig("run 'agentsh policy check "+name+"'", "policy:\n%w", err)
 	}
-	if len(own.commands) > 0 && !runsFrom(p, programDir) {
+	if own.program && !runsFrom(p, programDir) {
 		return nil, badConfig("add "+programDir+" to exec_from, or write security: {enabled: false} in the harness",
 			"policy %s: exec_from leaves out %s, where hooks and scans of the run are", name, programDir)
 	}
@@ -135,6 +135,7 @@ func runsFrom(p *policy.Policy, dir string) bool {
 
 // runRules are the rules of a run. They are evaluated before those of its policy.
 type runRules struct {
+	program  bool // the supervisor's program runs in the sandbox
 	commands []commandRule
 	files    []fileRule
 	profiles []openshell.Profile // their rules are evaluated after those of the policy
@@ -143,7 +144,7 @@ type runRules struct {
 // newRunRules makes the rules that a run adds to its policy.
 func newRunRules(p plan, prog program, repoDir string) runRules {
 	return runRules{
-		commands: commandRules(p.scans(), prog.invocation.Hooks), files: fileRules(p, prog, repoDir), profiles: p.harness.Profiles,
+		program: p.scans(), commands: commandRules(p.scans(), prog.invocation.Hooks), files: fileRules(p, prog, repoDir), profiles: p.harness.Profiles,
 	}
 }
 

@@ -77,7 +77,8 @@ type Definition struct {
 	Transparent map[string]bool
 	ExecFrom    []*glob.Glob // nil: programs may run from every directory
 	GitGuard    *Switch      // nil: not given
-	Settings    []Setting    // keys that the caller enforces, see [Policy.Settings]
+	SSH         SSH
+	Settings    []Setting // keys that the caller enforces, see [Policy.Settings]
 }
 
 // Defaults are the effects of requests that no rule matches. A nil effect is

@@ -145,7 +145,7 @@ type Setting struct {
 //
 //   - the keys of resource_limits, and those of command rules
 //   - the keys of approvals and audit
-//   - exec_from, and git_guard if it is on
+//   - exec_from, and git_guard, ssh.sessions and ssh.forwarding if they are on
 //   - GROUP_rules for each group with rules or a default
 //   - command_rules.redirect_to, signal_rules.redirect_to, signal_rules.absorb,
 //     signal_rules.fallback
@@ -156,6 +156,7 @@ func (p *Policy) Settings() []Setting {
 	if on, at := p.GitGuard(); on {
 		out = append(out, Setting{Key: "git_guard", Pos: at})
 	}
+	out = append(out, p.def.SSH.settings()...)
 	for g := range GroupCount {
 		if !p.Governs(Group(g)) {
 			continue

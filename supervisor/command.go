@@ -41,9 +41,26 @@ type preparation struct {
 // command decides on a request and builds its environment. exit is why it does
 // not run; nil: it does.
 func (p preparation) command(req wire.ExecRequest) (c command, exit *wire.Exit) {
+	for {
+		c, exit = p.first(req)
+		missing := exit != nil && exit.Kind == wire.ExitSpawnFailed && exit.Code == exitNotFound
+		if !missing || len(req.Otherwise) == 0 {
+			return c, exit
+		}
+		next := req.Otherwise[0]
+		req.Argv, req.Program, req.Otherwise = next.Argv, string(next.Program), req.Otherwise[1:]
+	}
+}
+
+// first is command for the words of a request that are to be tried first.
+func (p preparation) first(req wire.ExecRequest) (c command, exit *wire.Exit) {
 	c = command{req: req, rules: p.rules, launch: launch.Command{Argv: req.Argv, Dir: p.dir(req.Cwd), TTY: req.TTY != nil}}
 	if len(req.Argv) == 0 || req.Argv[0] == "" {
 		return c, spawnFailed(125, "no command given", "name a program after --")
+	}
+	if permitted, why := p.rules.policy.SSH().Permits(req.Via); !permitted {
+		c.diag = why
+		return c, denied(why)
 	}
 	if err := streams.CheckTTY(req.TTY); err != nil {
 		return c, spawnFailed(125, err.Error(), "letters, digits and ._+- make one, at most 64")

@@ -28,6 +28,8 @@ var supported = map[string]bool{
 	"unix_socket_rules":                  true,
 	"exec_from":                          true,
 	"git_guard":                          true,
+	"ssh.sessions":                       true,
+	"ssh.forwarding":                     true,
 	"approvals.via":                      true,
 	"approvals.timeout":                  true,
 	"approvals.command":                  true,

@@ -74,6 +74,8 @@ type directoryError struct {
 func (e *directoryError) Error() string { return fmt.Sprintf("start in %s: %v", e.dir, e.err) }
 func (e *directoryError) Unwrap() error { return e.err }
 
+const exitNotFound = 127 // the exit code of a program that does not exist
+
 func lookupFailed(name string, err error) *wire.Exit {
 	if cause, short := shortage(err); short { // the supervisor's own: nothing was decided
 		return spawnFailed(125, fmt.Sprintf("%s: %v", name, err), cause.Ending().Hint)
@@ -83,7 +85,7 @@ func lookupFailed(name string, err error) *wire.Exit {
 		return spawnFailed(126, err.Error(), "name a directory that the policy's file_rules allow")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return spawnFailed(127, name+": not found", "a command sees only what the policy's file_rules allow")
+		return spawnFailed(exitNotFound, name+": not found", "a command sees only what the policy's file_rules allow")
 	}
 	return spawnFailed(126, fmt.Sprintf("%s: %v", name, err), "")
 }

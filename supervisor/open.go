@@ -166,7 +166,7 @@ func (s *Session) open(ctx context.Context) error {
 func viewOptions(cfg Config, c confined, state, store string) view.Options {
 	o := view.Options{
 		User: c.user, Workspace: cfg.Files.Governed, Home: cfg.Environment.Home, State: state,
-		Network: cfg.Network.Shared, Program: cfg.Program, Audit: cfg.Audit.Path(),
+		Network: cfg.Network.Shared, Program: cfg.Program, Helper: helps(cfg.Policy.SSH()), Audit: cfg.Audit.Path(),
 		Missing: view.Missing{
 			Namespaces: c.missing.Has(probe.Namespaces), FileServer: c.missing.Has(probe.FileServer),
 			Landlock: c.missing.Has(probe.Landlock), NestedCommands: c.unjudged(),
@@ -392,4 +392,10 @@ func (s *Session) watch() {
 		}
 		s.partEnded()
 	}()
+}
+
+// helps reports whether people enter by ssh. Their file transfer and their connections
+// are commands of this program.
+func helps(s policy.SSH) bool {
+	return s.Sessions != nil && s.Sessions.On || s.Forwarding != nil && s.Forwarding.On
 }

@@ -193,7 +193,7 @@ func printSandboxes(out io.Writer, list []sandboxJSON) error {
 func deleteKept(ctx context.Context, one record.Run) error {
 	kept, err := keptSandbox(one)
 	if err == nil {
-		err = kept.Delete(ctx)
+		err = errors.Join(kept.Delete(ctx), attach.Remove(one.Path))
 	}
 	if err != nil {
 		return &failure{code: controller.ExitSandbox, err: err}

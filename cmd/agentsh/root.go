@@ -61,6 +61,8 @@ func newRoot() *cobra.Command {
 		newCheckpointCommand(),
 		newChangesCommand(),
 		newHookCommand(),
+		newSFTPCommand(),
+		newForwardCommand(),
 		newScanCommand(),
 	)
 	root.AddCommand(

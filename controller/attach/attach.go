@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"agentsh/controller/record"
 	"agentsh/internal/channel"
 	"agentsh/internal/listen"
 	"agentsh/internal/statedir"
@@ -96,6 +97,9 @@ func (s *Server) listen(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := writeSSH(s.path, k); err != nil {
+		return err
+	}
 	if err := os.WriteFile(filepath.Join(s.path, keysFile), data, 0o600); err != nil {
 		return err
 	}
@@ -144,12 +148,18 @@ func (s *Server) serve(ctx context.Context) {
 		by := "operator " + userName(peer.Uid)
 		connections.Go(func() {
 			// The client receives the error of its connection.
-			_ = s.to.Relay(ctx, conn, channel.RelayConfig{
-				HostKey: s.hostKey, AuthorizedKey: s.clientKey, By: by,
-				Note: func(what string) error { return s.record(by, what) },
-				Stop: func(force bool) { s.stopRun(by, force) },
-			})
+			cfg := s.relay(by)
+			cfg.Stop = func(force bool) { s.stopRun(by, force) }
+			_ = s.to.Relay(ctx, conn, cfg)
 		})
+	}
+}
+
+// relay configures the relay of an operator.
+func (s *Server) relay(by string) channel.RelayConfig {
+	return channel.RelayConfig{
+		HostKey: s.hostKey, AuthorizedKey: s.clientKey, By: by, Dir: func() string { return record.Workdir(s.path) },
+		Note: func(what string) error { return s.record(by, what) },
 	}
 }
 
@@ -213,7 +223,7 @@ func Remove(dir string) error {
 			errs = append(errs, statedir.RemoveTree(filepath.Join(dir, e.Name())))
 		}
 	}
-	for _, name := range []string{socketFile, keysFile} {
+	for _, name := range []string{socketFile, keysFile, identityFile, knownFile, hostKeyFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

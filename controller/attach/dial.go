@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,7 +90,17 @@ func relayed(ctx context.Context, direct *channel.Client, run record.Run, build 
 	if k.Key, s.clientKey, err = channel.NewKeyPair(); err != nil {
 		return nil, err
 	}
-	if s.actions, err = os.OpenFile(filepath.Join(run.Path, actionsFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+	near, err := s.relayTo(ctx, direct)
+	if err != nil {
+		return nil, err
+	}
+	return channel.NewClient(ctx, near, channel.ClientConfig{Key: k.Key, HostKey: k.HostKey, Build: build})
+}
+
+// relayTo starts a relay in this process, and returns a connection to it. The relay and its
+// own connection end with that.
+func (s *Server) relayTo(ctx context.Context, direct *channel.Client) (near net.Conn, err error) {
+	if s.actions, err = os.OpenFile(filepath.Join(s.path, actionsFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
 		return nil, err
 	}
 	info, err := s.actions.Stat()
@@ -105,41 +116,52 @@ func relayed(ctx context.Context, direct *channel.Client, run record.Run, build 
 	if err = errors.Join(err, far.Close()); err != nil {
 		return nil, errors.Join(err, near.Close(), s.actions.Close())
 	}
-	by := "operator " + userName(uint32(os.Geteuid()))
+	cfg := s.relay("operator " + userName(uint32(os.Geteuid())))
 	go func() { // ends with the client
-		_ = direct.Relay(context.WithoutCancel(ctx), server, channel.RelayConfig{ // the client receives the error
-			HostKey: s.hostKey, AuthorizedKey: s.clientKey, By: by, Note: func(what string) error { return s.record(by, what) },
-		})
+		_ = direct.Relay(context.WithoutCancel(ctx), server, cfg) // the client receives the error
 		_ = direct.Close()
 		_ = s.actions.Close()
 	}()
-	return channel.NewClient(ctx, near, channel.ClientConfig{Key: k.Key, HostKey: k.HostKey, Build: build})
+	return near, nil
 }
 
 // Dial connects to the sandbox of a running run. The caller closes the client.
 func Dial(ctx context.Context, run record.Run, build string) (*channel.Client, error) {
-	dir, address, err := socketAddress(run.Path)
-	if err != nil {
-		return nil, fmt.Errorf("sandbox %s: %w", run.Sandbox, err)
-	}
-	defer dir.Close()
 	var k keys
-	err = run.ReadJSON(keysFile, &k)
+	err := run.ReadJSON(keysFile, &k)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("sandbox %s is not ready yet, or is ending", run.Sandbox)
+		return nil, notReady(run)
 	}
 	if err != nil {
 		return nil, err
 	}
-	conn, err := channel.Dial(ctx, address)
+	conn, err := dial(ctx, run)
 	if err != nil {
-		return nil, fmt.Errorf("sandbox %s: %w", run.Sandbox, err)
+		return nil, err
 	}
 	client, err := channel.NewClient(ctx, conn, channel.ClientConfig{Key: k.Key, HostKey: k.HostKey, Build: build})
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", run.Sandbox, err)
 	}
 	return client, nil
+}
+
+func notReady(run record.Run) error {
+	return fmt.Errorf("sandbox %s is not ready yet, or is ending", run.Sandbox)
+}
+
+// dial connects to the socket of a running run.
+func dial(ctx context.Context, run record.Run) (net.Conn, error) {
+	dir, address, err := socketAddress(run.Path)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", run.Sandbox, err)
+	}
+	defer dir.Close()
+	conn, err := channel.Dial(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", run.Sandbox, err)
+	}
+	return conn, nil
 }
 
 // Actions lists the operators' actions in the sandbox of a run.

@@ -194,6 +194,16 @@ func (r Run) WaitEnd(ctx context.Context) error {
 	return nil
 }
 
+// Workdir is the directory in the sandbox in which the agent of the run in a directory
+// starts; empty: it is not known yet.
+func Workdir(dir string) string {
+	r, err := read(dir)
+	if err != nil {
+		return ""
+	}
+	return r.Workdir
+}
+
 // ReadJSON reads a JSON file of the run's directory.
 func (r Run) ReadJSON(name string, into any) error {
 	file := filepath.Join(r.Path, name)

@@ -35,6 +35,7 @@ type Client struct {
 	cancel  func()
 	wg      sync.WaitGroup
 	freezes freezes
+	relayed chan struct{} // one for each channel that serves other clients
 	// answerWait is the time that the peer has to answer: see [answerWait].
 	answerWait time.Duration
 	gaveUp     atomic.Pointer[error] // reason why this side closed the connection
@@ -73,12 +74,12 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
 		HostKeyCallback:   ssh.FixedHostKey(host),
 		HostKeyAlgorithms: []string{ssh.KeyAlgoED25519},
-		ClientVersion:     "SSH-2.0-agentctl",
+		ClientVersion:     clientVersion,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("channel handshake: %w", errors.Join(err, ctx.Err()))
 	}
-	c := &Client{conn: sc, done: make(chan struct{}), answerWait: max(answerWait, cfg.Keepalive.Dead)}
+	c := &Client{conn: sc, done: make(chan struct{}), answerWait: max(answerWait, cfg.Keepalive.Dead), relayed: make(chan struct{}, maxRelayed)}
 	c.wg.Go(func() { answer(reqs) })
 	c.wg.Go(func() {
 		for n := range chans {

@@ -24,6 +24,9 @@ type RelayConfig struct {
 	HostKey       []byte // the relay's own OpenSSH private key
 	AuthorizedKey []byte // the client's public key
 	By            string // the requester; recorded with every command
+	// Dir returns where commands of plain clients start, if it exists; nil or empty: in
+	// the workspace.
+	Dir func() string
 	// Note is called with a description of every command and of every file that is
 	// copied in or out. Unprintable characters in it are escaped. An error refuses the
 	// operation.
@@ -79,6 +82,20 @@ func (c *Client) StopRun(ctx context.Context, force bool) error {
 	}
 }
 
+// maxRelayed is the number of channels for other clients. The rest of [maxOpen] is left to
+// the client itself.
+const maxRelayed = 96
+
+// enterRelay takes a channel for another client. leave gives it back.
+func (c *Client) enterRelay() (leave func(), err error) {
+	select {
+	case c.relayed <- struct{}{}:
+		return func() { <-c.relayed }, nil
+	default:
+		return nil, &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("operators have %d channels open", maxRelayed)}
+	}
+}
+
 // operatorID is the prefix of the request ids of relayed commands.
 const operatorID = "operator-"
 
@@ -100,7 +117,12 @@ func (r *relay) global(req *ssh.Request) bool {
 
 // serve forwards one channel until both sides have closed it.
 func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
-	up, err := r.open(ctx, kind, down, extra)
+	leave, err := r.to.enterRelay()
+	var up *link
+	if err == nil {
+		defer leave()
+		up, err = r.open(ctx, kind, down, extra)
+	}
 	if err != nil {
 		go ssh.DiscardRequests(reqs) // ends with the channel, which the caller closes
 		if ctx.Err() == nil {        // else the relay ends, and the server may have begun what was asked
@@ -116,7 +138,7 @@ func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <
 		}
 	})
 	wg.Go(func() {
-		forward(up, reqs)
+		forwardRequests(up, reqs)
 		up.close() // the client has closed the channel, so its command ends
 	})
 	var out sync.WaitGroup
@@ -134,8 +156,8 @@ func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <
 	wg.Wait()
 }
 
-// forward forwards requests and their answers until the last request.
-func forward(to *link, reqs <-chan *ssh.Request) {
+// forwardRequests forwards requests and their answers until the last request.
+func forwardRequests(to *link, reqs <-chan *ssh.Request) {
 	for r := range reqs {
 		if !r.WantReply {
 			_, _ = to.ch.SendRequest(r.Type, false, r.Payload) // a closed channel takes no further requests

@@ -120,7 +120,14 @@ func (s *Server) checkExec(req wire.ExecRequest) error {
 	if len(req.Argv) == 0 || req.Argv[0] == "" {
 		return fmt.Errorf("argv is empty")
 	}
-	for _, list := range [][]string{req.Argv, req.Env, {req.Cwd}} {
+	lists := [][]string{req.Argv, req.Env, {req.Cwd, req.Program}}
+	for _, w := range req.Otherwise {
+		if len(w.Argv) == 0 || w.Argv[0] == "" {
+			return fmt.Errorf("argv is empty")
+		}
+		lists = append(lists, w.Argv, []string{string(w.Program)})
+	}
+	for _, list := range lists {
 		for _, word := range list {
 			if strings.IndexByte(word, 0) >= 0 {
 				return fmt.Errorf("%.64q holds a NUL", word)

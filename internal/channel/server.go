@@ -140,6 +140,7 @@ type Server struct {
 	cfg     ServerConfig
 	slots   chan struct{}
 	relay   *relay // not nil: channels are forwarded and the handler is not used
+	plain   bool   // the client says no hello
 	freezes freezes
 	gone    chan struct{} // closed when the client has gone
 	wg      sync.WaitGroup
@@ -174,6 +175,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("channel handshake: %w", err)
 	}
+	if s.plain = s.admitsPlain() && string(conn.ClientVersion()) != clientVersion; s.plain {
+		s.slots = make(chan struct{}, maxPlain)
+	}
 	if err := s.hello(chans, reqs); err != nil {
 		_ = conn.Close()
 		s.wg.Wait()
@@ -181,7 +185,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	_ = s.conn.SetDeadline(time.Time{}) // fails if the connection has ended; then chans is closed
 	dead := make(chan error, 1)
-	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive, s.freezes.any) })
+	if s.plain {
+		dead <- nil // a person may stop it, and the kernel reports its end
+	} else {
+		s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive, s.freezes.any) })
+	}
 	s.wg.Go(func() { s.globals(reqs) })
 	for c := range chans {
 		s.open(ctx, c)
@@ -235,6 +243,9 @@ func (s *Server) sshConfig() (*ssh.ServerConfig, error) {
 // hello answers the client's first request, or refuses it and ends the connection. No
 // channel may be opened before.
 func (s *Server) hello(chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) error {
+	if s.plain {
+		return nil
+	}
 	var req *ssh.Request
 	var ok bool
 	select {
@@ -285,7 +296,7 @@ func (s *Server) checkHello(req *ssh.Request) error {
 
 // globals replies to the global requests of the client.
 func (s *Server) globals(reqs <-chan *ssh.Request) {
-	if s.relay == nil {
+	if s.relay == nil || s.plain {
 		answer(reqs)
 		return
 	}
@@ -305,20 +316,50 @@ func answer(reqs <-chan *ssh.Request) {
 	}
 }
 
+// service serves one kind of channel.
+type service func(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte)
+
+// service returns how a kind of channel is served; nil: it is not.
+func (s *Server) service(kind string) func(context.Context, ssh.NewChannel) {
+	if s.plain {
+		switch kind {
+		case typePlain:
+			return accepting(s.servePlain)
+		case typeTCP, typeUnix:
+			return s.serveForward
+		}
+		return nil
+	}
+	serve := map[string]service{
+		typeExec: s.serveExec, typeFiles: s.serveFiles, typeEvents: s.serveEvents, typeSession: s.serveSession,
+	}[kind]
+	switch {
+	case serve == nil:
+		return nil
+	case s.relay != nil:
+		return accepting(func(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
+			s.relay.serve(ctx, kind, ch, reqs, extra)
+		})
+	}
+	return accepting(serve)
+}
+
+// accepting accepts a channel for a service, and closes it afterwards.
+func accepting(serve service) func(context.Context, ssh.NewChannel) {
+	return func(ctx context.Context, c ssh.NewChannel) {
+		ch, reqs, err := c.Accept()
+		if err != nil {
+			return // the connection ended
+		}
+		defer func() { _ = ch.Close() }() // fails only when the client closed it
+		serve(ctx, ch, reqs, c.ExtraData())
+	}
+}
+
 // open starts the goroutine of a new channel. It must not block, because the goroutine
 // that reads the connection calls it.
 func (s *Server) open(ctx context.Context, c ssh.NewChannel) {
-	serve := map[string]func(context.Context, ssh.Channel, <-chan *ssh.Request, []byte){
-		typeExec:    s.serveExec,
-		typeFiles:   s.serveFiles,
-		typeEvents:  s.serveEvents,
-		typeSession: s.serveSession,
-	}[c.ChannelType()]
-	if kind := c.ChannelType(); s.relay != nil && serve != nil {
-		serve = func(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
-			s.relay.serve(ctx, kind, ch, reqs, extra)
-		}
-	}
+	serve := s.service(c.ChannelType())
 	if serve == nil {
 		s.wg.Go(func() { _ = c.Reject(ssh.UnknownChannelType, "no channel type "+clip(c.ChannelType())) })
 		return
@@ -326,19 +367,14 @@ func (s *Server) open(ctx context.Context, c ssh.NewChannel) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		s.wg.Go(func() { _ = c.Reject(ssh.ResourceShortage, fmt.Sprintf("%d channels are open", maxOpen)) })
+		s.wg.Go(func() { _ = c.Reject(ssh.ResourceShortage, fmt.Sprintf("%d channels are open", cap(s.slots))) })
 		return
 	}
 	s.wg.Go(func() {
 		defer func() { <-s.slots }()
-		ch, reqs, err := c.Accept()
-		if err != nil {
-			return // the connection ended
-		}
-		defer func() { _ = ch.Close() }() // fails only when the client closed it
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		serve(ctx, ch, reqs, c.ExtraData())
+		serve(ctx, c)
 	})
 }
 

@@ -136,9 +136,12 @@ type ExecRequest struct {
 	ID   string   `json:"request_id"`
 	Argv []string `json:"argv"`
 	// Program is the file to execute, absolute, inside; empty: the program argv[0].
-	Program string   `json:"program,omitempty"`
-	Cwd     string   `json:"cwd"`           // absolute, inside the sandbox; empty: the workspace
-	Env     []string `json:"env,omitempty"` // NAME=value
+	Program string `json:"program,omitempty"`
+	// Otherwise are tried in order while the program before does not exist.
+	Otherwise []ExecWords `json:"otherwise,omitempty"`
+
+	Cwd string   `json:"cwd"`           // absolute, inside the sandbox; empty: the workspace
+	Env []string `json:"env,omitempty"` // NAME=value
 	// Run are the variables of the run. Only the controller sets them. Their names
 	// start with AGENTSH_. They have the precedence of the supervisor's variables:
 	// no file and no filter changes them.
@@ -147,6 +150,7 @@ type ExecRequest struct {
 	// read, without their variables.
 	Setup        bool   `json:"setup,omitempty"`
 	By           string `json:"by,omitempty"`    // recorded requester; empty: the run itself
+	Via          string `json:"via,omitempty"`   // how a person asked, one of the values below; the policy must permit it
 	Stdin        bool   `json:"stdin,omitempty"` // false: /dev/null
 	TTY          *TTY   `json:"tty,omitempty"`   // nil: pipes
 	DeadlineMS   int64  `json:"deadline_ms,omitempty"`
@@ -156,6 +160,18 @@ type ExecRequest struct {
 	// processes that the command starts.
 	Reasons bool `json:"reasons,omitempty"`
 }
+
+// ExecWords are the words of a command: see [ExecRequest].
+type ExecWords struct {
+	Argv    Names `json:"argv"`
+	Program Name  `json:"program,omitempty"`
+}
+
+// Values of [ExecRequest.Via]. Any other command has none.
+const (
+	ViaSSH     = "ssh"     // a session of ssh: a command, a shell or file transfer
+	ViaForward = "forward" // a connection that ssh forwards
+)
 
 // TTY is a terminal request.
 type TTY struct {

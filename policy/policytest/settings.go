@@ -6,13 +6,14 @@ import (
 	"reflect"
 	"slices"
 
+	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/env"
 )
 
 // DiffSettings describes the settings of commands that differ under b from
 // those under a, one sentence each: variables of a request, injected variables,
-// limits, and the git guard. It shows no values of variables.
+// limits, the git guard, and what people may do by ssh. It shows no values of variables.
 func DiffSettings(a, b *policy.Policy) ([]string, error) {
 	names, err := variableNames(a, b)
 	if err != nil {
@@ -34,6 +35,12 @@ func DiffSettings(a, b *policy.Policy) ([]string, error) {
 			out,
 			map[bool]string{true: "repositories are guarded (git_guard)", false: "repositories are no longer guarded (git_guard)"}[is],
 		)
+	}
+	for _, via := range []string{wire.ViaSSH, wire.ViaForward} {
+		was, what := a.SSH().Permits(via)
+		if is, _ := b.SSH().Permits(via); is != was {
+			out = append(out, map[bool]string{true: "people get " + what.Rule, false: "people no longer get " + what.Rule}[is])
+		}
 	}
 	out = append(out, injectedDiff(a.EnvInject(), b.EnvInject())...)
 	return append(out, limitsDiff(a.Limits(nil), b.Limits(nil))...), nil

@@ -23,6 +23,7 @@ type document struct {
 	add, remove       []string // transparent_commands
 	execFrom          []*glob.Glob
 	gitGuard          *policy.Switch
+	ssh               policy.SSH
 	settings          []policy.Setting
 }
 
@@ -128,6 +129,14 @@ func supportedKeys() []key[document] {
 				shape: shape{kind: shapeBool},
 			},
 			readGitGuard,
+		},
+		{
+			field{
+				name:  "ssh",
+				doc:   "What people may do in a session by ssh; without it nothing.",
+				shape: objectOf(func() []field { return fieldsOf(sshKeys) }),
+			},
+			func(r *reader, n *strictyaml.Node, d *document) { readObject(r, n, "ssh", sshKeys, &d.ssh) },
 		},
 	}
 }

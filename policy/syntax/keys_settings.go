@@ -305,6 +305,24 @@ func readAudit(r *reader, n *strictyaml.Node, d *document) {
 	}
 }
 
+var sshKeys = []key[policy.SSH]{
+	sshKey("sessions", "Whether ssh, scp, sftp, rsync and git may run commands and transfer files.",
+		func(s *policy.SSH, on *policy.Switch) { s.Sessions = on }),
+	sshKey("forwarding", "Whether ssh may forward connections (-L and -D), by network_rules and unix_socket_rules.",
+		func(s *policy.SSH, on *policy.Switch) { s.Forwarding = on }),
+}
+
+func sshKey(name, doc string, set func(*policy.SSH, *policy.Switch)) key[policy.SSH] {
+	return key[policy.SSH]{
+		field{name: name, doc: doc, shape: shape{kind: shapeBool}},
+		func(r *reader, n *strictyaml.Node, s *policy.SSH) {
+			if on, ok := r.Bool(n); ok {
+				set(s, &policy.Switch{On: on, Pos: r.pos(n)})
+			}
+		},
+	}
+}
+
 var transparentKeys = []key[document]{
 	{
 		field{name: "add", doc: "More programs whose first operand is the payload.", shape: listOf(shape{})},

@@ -196,7 +196,9 @@ var keyCases = map[string][3]string{
 		"/usr/**",
 		"/opt",
 	},
-	"git_guard": {"git_guard: %s", "false", "true"},
+	"git_guard":      {"git_guard: %s", "false", "true"},
+	"ssh.sessions":   {"ssh: {sessions: %s}", "false", "true"},
+	"ssh.forwarding": {"ssh: {forwarding: %s}", "false", "true"},
 }
 
 // keysOf lists every accepted key with a value of its own, as a path of keys.

@@ -49,6 +49,8 @@ func addDocument(into *policy.Definition, doc *document) {
 	if into.GitGuard == nil {
 		into.GitGuard = doc.gitGuard
 	}
+	fillOne(&into.SSH.Sessions, doc.ssh.Sessions)
+	fillOne(&into.SSH.Forwarding, doc.ssh.Forwarding)
 	into.Settings = append(into.Settings, doc.settings...)
 }
 

@@ -124,7 +124,7 @@ func (f sessionFiles) startup() ([]launch.Mount, error) {
 		return nil, nil
 	}
 	out := []launch.Mount{f.startupMount()}
-	if f.Program {
+	if f.Program || f.Helper {
 		self, err := os.Executable()
 		if err != nil {
 			return nil, fmt.Errorf("program of the session: %w", err)
@@ -179,11 +179,14 @@ func (f sessionFiles) writeStartup() error {
 	if err := write("settings of git", layout.GitConfig, f.files.GitConfig); err != nil {
 		return err
 	}
+	if f.Program || f.Helper {
+		if err := write("program of the session", layout.Program, nil); err != nil {
+			return err
+		}
+	}
 	if f.Program {
-		for _, name := range []string{layout.Program, layout.Refusals} {
-			if err := write("program of the session", name, nil); err != nil {
-				return err
-			}
+		if err := write("refusals of the session", layout.Refusals, nil); err != nil {
+			return err
 		}
 	}
 	if f.files.Certificates != nil {

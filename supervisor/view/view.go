@@ -76,6 +76,7 @@ type Options struct {
 	State     string          // the session's state directory, outside; see [StateParent]
 	Network   bool            // share the machine's network
 	Program   bool            // show this program at [layout.Program]
+	Helper    bool            // show it there if the policy shows the directory
 	Audit     string          // the audit log, outside
 	Hidden    []Hidden
 	Missing   Missing
