@@ -23,6 +23,7 @@ import (
 // nothing changes; the error is a [*Failure] that says what to do.
 func TakeOver(ctx context.Context, o Options, runID string) (Result, error) {
 	o.AllowDirty = true // the first controller has looked
+	o.KeepSandbox = 0   // the sandbox ends with the run
 	ctx, r := newRun(ctx, o)
 	defer r.control.close()
 	t := &takeover{run: r}
@@ -118,7 +119,7 @@ func (t *takeover) prepare(ctx context.Context) error {
 		return err
 	}
 	if _, can := r.o.Backend.(sandbox.Taker); !can {
-		return fail(ExitSandbox, collectHint+"; the backends exec, ssh and socket have sandboxes that can be taken over",
+		return fail(ExitSandbox, collectHint,
 			fmt.Errorf("a sandbox of backend %s cannot be taken over", r.o.Backend.Name()))
 	}
 	if err := r.expand(ctx); err != nil {

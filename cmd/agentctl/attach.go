@@ -18,15 +18,16 @@ func newAttachCommand() *cobra.Command {
 		Use:   "attach RUN",
 		Short: "End a run whose agentctl was killed",
 		Long: `attach takes the place of an agentctl that was killed while the sandbox of its
-run, on another machine, goes on. It ends the run as Ctrl-C would have: it stops
+run goes on: on another machine, in a container, or here with --keep-sandbox. It ends the run as Ctrl-C would have: it stops
 the agent, delivers the work done so far and deletes the sandbox. The work of an
 agent that had ended is delivered as if nothing had happened.
 
-The sandbox goes on for as long as --lease of the run says, and until another
-'agentctl run' or 'agentctl gc' of this user removes it. attach uses the files and
+The sandbox goes on for as long as --lease or --keep-sandbox of the run says. Without
+--keep-sandbox, another 'agentctl run' or 'agentctl gc' of this user removes it. attach uses the files and
 flags that the run was started with, and the variables of its own environment.
 
-Runs of the backends local and docker, and of 'agentctl mcp', cannot be taken over.`,
+Runs of the backend local without --keep-sandbox, and of 'agentctl mcp', cannot be
+taken over.`,
 		Example:           "  agentctl attach latest",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeRuns(func(r record.Run) bool { return r.Status == record.StatusAbandoned && len(r.Command) > 0 }),

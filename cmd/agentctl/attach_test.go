@@ -48,9 +48,9 @@ func (p *fixture) listening() *fixture {
 }
 
 // killAtWork starts a run, and kills agentctl when its agent says that it is at work, after a call.
-func (p *fixture) killAtWork(before func(pid int)) {
+func (p *fixture) killAtWork(before func(pid int), more ...string) {
 	p.t.Helper()
-	cmd := p.command(p.runArgs()...)
+	cmd := p.command(p.runArgs(more...)...)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		cmd.Stderr = cmd.Stdout
@@ -114,11 +114,16 @@ func (p *fixture) checkLog() {
 }
 
 func TestARunWhoseControllerWasKilledIsTakenOver(t *testing.T) {
-	for name, at := range map[string]func(*fixture) *fixture{"exec": (*fixture).elsewhere, "socket": (*fixture).listening} {
+	here := func(p *fixture) *fixture { return p }
+	for name, at := range map[string]func(*fixture) *fixture{"exec": (*fixture).elsewhere, "socket": (*fixture).listening, "local": here} {
 		t.Run(name, func(t *testing.T) {
 			p := at(newFixture(t, workAndWait+"exec sleep 1000", "post_script: post.sh\nsecurity: {enabled: false}"))
 			p.write("post.sh", "#!/bin/sh\nexit 0\n", 0o755)
-			p.killAtWork(func(int) {})
+			var more []string
+			if name == "local" {
+				more = []string{"--keep-sandbox=10m"}
+			}
+			p.killAtWork(func(int) {}, more...)
 			if out, _, _ := p.try("", "runs", "list"); !strings.Contains(out, record.StatusAbandoned) {
 				t.Errorf("runs list: %s", out)
 			}
@@ -233,7 +238,7 @@ func TestOneOfTwoControllersTakesARunOver(t *testing.T) {
 	p.checkEnded(controller.StatusCancelled)
 }
 
-func TestALocalRunIsNotTakenOver(t *testing.T) {
+func TestALocalRunIsNotTakenOverUnlessItsSandboxIsKept(t *testing.T) {
 	p := newFixture(t, workAndWait+"exec sleep 1000", "security: {enabled: false}")
 	p.killAtWork(func(int) {})
 	_, errs, code := p.try("", "attach", "latest")

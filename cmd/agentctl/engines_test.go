@@ -93,6 +93,21 @@ func TestRunsInContainersOfDocker(t *testing.T) {
 			t.Errorf("gc: %d %q %s", code, out, errs)
 		}
 	})
+	t.Run("a controller that is killed, and another one", func(t *testing.T) {
+		p := contained(t, e, workAndWait+"exec sleep 1000", "security: {enabled: false}\n")
+		p.killAtWork(func(int) {})
+		out, errs, code := p.try("", "attach", "latest", "--json")
+		t.Log(errs)
+		checkResult(t, "--json", []byte(out))
+		var r controller.Result
+		p.readJSON("out/result.json", &r)
+		if code != 137 || r.Status != controller.StatusCancelled || !r.Delivered || len(r.Commits) != 1 || r.Backend != "docker" ||
+			p.read("out/output/report.txt") != "report\n" {
+			t.Errorf("exit code %d: %+v", code, r)
+		}
+		p.checkLog()
+		p.checkEnded(controller.StatusCancelled)
+	})
 	t.Run("gc removes the container of a controller that is killed", func(t *testing.T) {
 		p := contained(t, e, "echo waiting; sleep 1000", "")
 		run := p.startAs("| waiting", p.runArgs())

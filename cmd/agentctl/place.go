@@ -76,7 +76,7 @@ func (f placeFlags) openState(agentsh, config string) (statedir.Dir, sandbox.Bac
 
 // choosable is the backend of a command line that names none. A harness may name another.
 type choosable struct {
-	sandbox.Backend
+	*local.Backend
 	state           statedir.Dir
 	agentsh, config string
 	lease           time.Duration
