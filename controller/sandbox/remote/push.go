@@ -160,9 +160,21 @@ type refusal string
 func (r refusal) Error() string { return string(r) }
 
 // cut is the error of a stream that ended although the place could be used.
-type cut struct{ error }
+type cut struct {
+	error
+	silent bool // agentsh of the place had said nothing: it may be unable to start
+}
 
 func (c cut) Unwrap() error { return c.error }
+
+// cutWhile is the error of a stream that ended while the shell of a place worked.
+func cutWhile(ctx context.Context, err error) error {
+	if err = errors.Join(err, ctx.Err()); err == nil || ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.As(err, new(refusal)) {
+		return err
+	}
+	return cut{err, true}
+}
 
 // enter starts agentsh serve --stdio over a stream to a shell. It sends the program first
 // if the place lacks it.
@@ -178,6 +190,9 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 	}
 	for pushed := false; ; pushed = true {
 		answer, err := stdio.ReadLine(s, said)
+		if err != nil && pushed {
+			return cutWhile(ctx, err)
+		}
 		if err != nil {
 			return errors.Join(noShell(err), ctx.Err())
 		}
@@ -187,13 +202,13 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 			if err := limit(answerWait); err != nil {
 				return err
 			}
-			return readHello(ctx, s)
+			return cutWhile(ctx, readHello(ctx, s))
 		case what == "need" && !pushed && programs[rest].path != "":
 			if err := limit(pushWait); err != nil {
 				return err
 			}
 			if err := push(s, programs[rest]); err != nil {
-				return cut{errors.Join(err, ctx.Err())}
+				return cutWhile(ctx, err)
 			}
 		case what == "none" && rest == "/":
 			return refusal("the shell of the place finds no uname on its PATH: install it, or set PATH there")

@@ -166,7 +166,7 @@ func (b *Backend) failed(s Stream, err error) error {
 	why := explain(s, err)
 	s.Kill()
 	if errors.As(err, &ended) {
-		why = cut{why}
+		why = cut{why, ended.silent}
 	}
 	return fmt.Errorf("%s: %w", b.cfg.Carrier, why)
 }
@@ -191,13 +191,13 @@ func (b *Backend) request(ctx context.Context, req wire.PlaceRequest) (Stream, e
 		err = errors.Join(s.SetDeadline(time.Time{}), ctx.Err())
 	}
 	if err != nil {
-		return nil, b.failed(s, cut{err})
+		return nil, b.failed(s, cut{error: err})
 	}
 	return s, nil
 }
 
-// maxRefused is how often the place may refuse to make a sandbox after a cut. An earlier
-// request may still be making the same one.
+// maxRefused is how often the place may refuse to make a sandbox after a cut, or end a stream
+// before agentsh has said anything. An earlier request may still be making the same one.
 const maxRefused = 3
 
 // first makes a sandbox and returns the first stream to it. After a stream that was cut, it
@@ -211,6 +211,9 @@ func (b *Backend) first(ctx context.Context, req wire.PlaceRequest) (Stream, err
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Lease)
 	defer cancel()
 	refused := 0
+	if ended.silent {
+		refused = 1
+	}
 	for wait := firstRetry; err != nil && refused < maxRefused; wait = min(2*wait, lastRetry) {
 		if !pause(ctx, wait) {
 			return nil, err
@@ -220,7 +223,7 @@ func (b *Backend) first(ctx context.Context, req wire.PlaceRequest) (Stream, err
 		if errors.As(err, &said) {
 			s, err = b.request(ctx, req)
 		}
-		if errors.As(err, &said) {
+		if errors.As(err, &said) || errors.As(err, &ended) && ended.silent {
 			refused++
 		}
 	}
@@ -247,10 +250,10 @@ func send(ctx context.Context, s deadliner, req wire.PlaceRequest) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := stdio.Write(s, req); err != nil {
-		return cut{errors.Join(err, ctx.Err())}
+		return cut{error: errors.Join(err, ctx.Err())}
 	}
 	if err := errors.Join(s.SetDeadline(time.Time{}), ctx.Err()); err != nil {
-		return cut{err}
+		return cut{error: err}
 	}
 	return nil
 }

@@ -214,6 +214,11 @@ func (s *suite) living(t *testing.T) {
 	if _, err := s.b.Create(t.Context(), s.spec("suite-1")); err == nil {
 		t.Error("a second sandbox has the same id")
 	}
+	if other, can := s.b.(sandbox.Taker); can {
+		if _, err := other.Take(t.Context(), "suite-1"); err == nil {
+			t.Error("a second controller has taken it over")
+		}
+	}
 	for _, collect := range []func(context.Context) ([]sandbox.Leftover, error){s.b.Leftovers, s.b.Collect} {
 		if found, err := collect(t.Context()); err != nil || len(found) != 0 {
 			t.Errorf("collected: %+v, %v", found, err)

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -67,35 +68,46 @@ func TestBackends(t *testing.T) {
 			}
 		})
 	}
-	for name, carrier := range map[string]string{
-		"exec": "exec ", "exec over streams that break": "exec timeout -s KILL 0.7 ",
-	} {
+	for name, faults := range map[string][]fault{"exec": nil, "exec over streams that break": manyCuts(20)} {
 		t.Run(name, func(t *testing.T) {
-			state, dir := open(t)
-			script := "#!/bin/sh\n" + carrier + "env -i HOME=" + dir + " XDG_STATE_HOME=" + dir + "/place /bin/sh\n"
-			if err := os.WriteFile(filepath.Join(dir, "carrier"), []byte(script), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			b, err := remote.Open(remote.NameExec, "exec:"+dir+"/carrier", "", remote.Config{State: state, Agentsh: program, Look: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := pipePlace{dir: t.TempDir(), program: program}
+			b, _ := p.backend(t, faults...)
 			Run(t, b)
-			if left, _ := filepath.Glob(dir + "/place/agentsh/remote/*"); len(left) != 0 {
-				t.Errorf("left: %v", left)
-			}
+			p.nothingLeft(t)
 		})
 	}
 }
 
-// build builds the supervisor.
-func build(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "agentsh")
+// programs is the directory of what the tests build.
+var programs string
+
+func TestMain(m *testing.M) {
+	var err error
+	if programs, err = os.MkdirTemp("", "agentsh-sandboxtest-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(programs)
+	os.Exit(code)
+}
+
+// built builds the supervisor.
+var built = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(programs, "agentsh")
 	build := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"",
 		"-o", program, "agentsh/cmd/agentsh")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return program, nil
+})
+
+// build returns the supervisor.
+func build(t *testing.T) string {
+	t.Helper()
+	program, err := built()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return program
 }
