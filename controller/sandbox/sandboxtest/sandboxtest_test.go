@@ -68,7 +68,7 @@ func TestBackends(t *testing.T) {
 			}
 		})
 	}
-	for name, faults := range map[string][]fault{"exec": nil, "exec over streams that break": manyCuts(20)} {
+	for name, faults := range map[string][]fault{"exec": nil, "exec over streams that break": manyCuts(8)} {
 		t.Run(name, func(t *testing.T) {
 			p := pipePlace{dir: t.TempDir(), program: program}
 			b, _ := p.backend(t, faults...)
