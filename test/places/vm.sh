@@ -118,11 +118,13 @@ make_disk() {
 	rm -rf "$tree"
 }
 
-# boot runs the machine until it switches itself off, at most so many seconds.
+# boot runs the machine until it switches itself off, at most so many seconds. The emulator is
+# that of an architecture with arguments.
 boot() {
-	local kernel=$1 seconds=$2
-	shift 2
-	timeout "$seconds" "$@" -m "${memory:-1024}" -smp 2 -nographic -no-reboot -nic none \
+	local kernel=$1 seconds=$2 program
+	program=$(qemu "$3")
+	shift 3
+	timeout "$seconds" "$program" "$@" -m "${memory:-1024}" -smp 2 -nographic -no-reboot -nic none \
 		-kernel "$(echo "$kernel"/boot/vmlinuz-*)" -initrd "$work/initramfs.gz" \
 		-drive "file=$work/disk.img,if=virtio,format=raw" </dev/null >"$work/console" 2>&1 || true
 	if ! grep -aq '^=== end' "$work/console"; then
@@ -134,10 +136,30 @@ boot() {
 	sed -n '/=== begin/,/^=== end/p' "$work/console"
 }
 
+# qemu ARCHITECTURE is an emulator of version 8 or newer: under that of Debian 12 kernels from
+# Linux 6.12 panic. Where the machine has an older one, the backport is unpacked, once.
+qemu() {
+	local program=qemu-system-$1 package=qemu-system-x86 dir=$CACHE/qemu-$1 file
+	[ "$1" = x86_64 ] || package=qemu-system-arm
+	if ! "$program" --version 2>/dev/null | grep -qE 'version ([89]|[1-9][0-9])\.'; then
+		if [ ! -e "$dir/.complete" ]; then
+			apt_suite bookworm-backports "$(dpkg --print-architecture)"
+			rm -rf "$dir"
+			mkdir -p "$dir/debs"
+			(cd "$dir/debs" && apt-get -qq "${apt_options[@]}" download "$package" qemu-system-common qemu-system-data seabios >&2)
+			for file in "$dir"/debs/*.deb; do dpkg-deb -x "$file" "$dir"; done
+			rm -rf "$dir/debs"
+			: >"$dir/.complete"
+		fi
+		program=$dir/usr/bin/$program # finds its firmware beside it
+	fi
+	"$program" --version >/dev/null || return
+	echo "$program"
+}
+
 # emulator is what runs an amd64 kernel.
 # shellcheck disable=SC2054 # commas of the emulator
-# cx16=off: the emulator before version 8 faults in that instruction of newer kernels
-emulator=(qemu-system-x86_64 -accel tcg,thread=multi -cpu max,cx16=off -append "console=ttyS0 quiet panic=-1 mitigations=off")
+emulator=(x86_64 -accel tcg,thread=multi -cpu max -append "console=ttyS0 quiet panic=-1 mitigations=off")
 
 # checks_job is the job of a machine that runs the checks and the probes.
 checks_job() {
@@ -167,7 +189,7 @@ place_kernel_newest() { kernel_place "$1" sid; }
 
 # emulator_arm64 is what runs an arm64 kernel.
 # shellcheck disable=SC2054 # commas of the emulator
-emulator_arm64=(qemu-system-aarch64 -M "virt,gic-version=3" -cpu "max,pauth-impdef=on" -accel "tcg,thread=multi"
+emulator_arm64=(aarch64 -M "virt,gic-version=3" -cpu "max,pauth-impdef=on" -accel "tcg,thread=multi"
 	-append "console=ttyAMA0 quiet panic=-1")
 
 # arm64_busybox is a busybox for arm64, downloaded once.
