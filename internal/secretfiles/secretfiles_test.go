@@ -2,6 +2,7 @@ package secretfiles_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,14 +18,19 @@ func TestThePoliciesHaveTheSameNames(t *testing.T) {
 	want = append(want, secretfiles.Names...)
 	slices.Sort(want)
 	lists := regexp.MustCompile(`'\$\{WORKSPACE_HOME:-/nonexistent\}/\.\{(netrc,[^}]*)\}'`)
-	for _, name := range []string{"default.yaml", "agent-strict.yaml"} {
-		text, err := os.ReadFile("../../packaging/policies/" + name)
+	policies, err := filepath.Glob("../../packaging/policies/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var with []string
+	for _, name := range policies {
+		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		found := lists.FindAllSubmatch(text, -1)
-		if len(found) == 0 {
-			t.Errorf("%s has no list", name)
+		if len(found) > 0 {
+			with = append(with, filepath.Base(name))
 		}
 		for _, m := range found {
 			got := strings.Split("."+strings.ReplaceAll(string(m[1]), ",", ",."), ",")
@@ -33,5 +39,8 @@ func TestThePoliciesHaveTheSameNames(t *testing.T) {
 				t.Errorf("%s has\n%q, not\n%q", name, got, want)
 			}
 		}
+	}
+	if all := []string{"agent-strict.yaml", "default.yaml", "observe.yaml"}; !slices.Equal(with, all) {
+		t.Errorf("these policies have a list: %q, not %q", with, all)
 	}
 }
