@@ -61,6 +61,7 @@ var ranks = map[string]int{
 	"internal/cli":                   1, // the commands that both programs have
 	"internal/fakemodel":             0, // tests of agents talk to it
 	"internal/gitguard":              0, // the file server asks it at each name, the controller about results
+	"internal/silence":               0, // whoever starts processes below another supervisor
 	"internal/threads":               0, // every program that has sessions, or serves their files
 	"internal/text":                  0, // both commands and the supervisor show text of agents
 	"supervisor/audit/report":        1, // knows events only, not how they are stored

@@ -239,3 +239,49 @@ func openSilent(t *testing.T) error {
 	}
 	return err
 }
+
+// The supervisor executes itself: as the init, and as other processes. Another supervisor that never
+// answers such an execve keeps a session from opening, and the error names the call after seconds.
+func TestAnotherListenerThatNeverAnswersAnExec(t *testing.T) {
+	if testenv.Outer() == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+		for name, env := range map[string][]string{"root": nil, "user": {"OUTER_UID=60600", "HOME=/nonexistent"}} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel() // they wait
+				testenv.Below(t, "TestAnotherListenerThatNeverAnswersAnExec", "plain", name, env...)
+			})
+		}
+		return
+	}
+	open := func() error {
+		cfg, _ := testConfig(t, besidePolicy)
+		if os.Geteuid() == 0 {
+			giveWorkspace(t, cfg)
+		} else { // who may not open /dev/fuse here
+			cfg.Degraded = []probe.Setting{{Name: "file_server", At: "c.yaml:1:2"}}
+		}
+		s, err := Open(t.Context(), cfg)
+		if err == nil {
+			return s.Close()
+		}
+		return err
+	}
+	if err := open(); err != nil { // the C library of this test asks nscd once, by connect
+		t.Fatal(err)
+	}
+	testenv.Answers(t, unix.SIGPWR)
+	err := open()
+	for _, want := range []string{
+		"the listener of another supervisor does not answer execve for 5s",
+		"to change: run agentsh outside that supervisor, or have its filter leave execve out",
+	} {
+		if !errors.Is(err, probe.ErrSilent) || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+	testenv.Answers(t, unix.SIGUSR2)
+	if err := open(); err != nil {
+		t.Errorf("the listener answers again: %v", err)
+	}
+	t.Log("held: " + testenv.Outer())
+}

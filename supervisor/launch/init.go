@@ -402,16 +402,20 @@ type child struct {
 	err  error         // of the wait; read after done
 }
 
-// startChild starts cmd on a thread of its own, which also waits for it.
+// startChild starts cmd on a thread of its own, which also waits for it. Where another
+// supervisor never answers its execve, the error says so after seconds.
 func startChild(cmd *exec.Cmd) (*child, error) {
 	c := &child{done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		if err == nil {
+		err := watchExecve(cmd.Start)
+		if cmd.Process != nil {
 			c.proc, c.pid = cmd.Process, cmd.Process.Pid
+			if err != nil {
+				_ = cmd.Wait() // it was killed
+			}
 		}
 		started <- err
 		if err == nil {

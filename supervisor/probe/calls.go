@@ -31,7 +31,7 @@ func Taken(attempts []seccomp.Attempt) ([]string, error) {
 	for _, a := range attempts {
 		names[a.Number] = a.Name
 	}
-	silence := p.watchSilence(names)
+	watch := p.watchSilence(names)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var stopped []trial.Call
@@ -40,7 +40,7 @@ func Taken(attempts []seccomp.Attempt) ([]string, error) {
 	} else {
 		stopped, err = stops(a.PID)
 	}
-	if err = silence.end(err); err != nil {
+	if err = watch.End(err); err != nil {
 		return nil, fmt.Errorf("try calls beside another listener: %w", err)
 	}
 	var taken []string

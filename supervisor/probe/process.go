@@ -111,9 +111,9 @@ func (p *process) request(r request) (answer, error) {
 	if err := json.NewEncoder(p.control).Encode(r); err != nil {
 		return a, fmt.Errorf("start of the trial: %w", err)
 	}
-	silence := p.watchSilence(prompt)
+	watch := p.watchSilence(prompt)
 	err := json.NewDecoder(p.control).Decode(&a)
-	if silent := silence.end(nil); silent != nil {
+	if silent := watch.End(nil); silent != nil {
 		return a, silent
 	}
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {

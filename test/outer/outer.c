@@ -18,7 +18,7 @@
  *   SIGVTALRM the same for all but execve
  *   SIGTERM   the listener ends: the kernel answers ENOSYS
  *
- * OUTER_UID is the user and group of the program; without it nothing changes. The exit
+ * OUTER_UID is the user and group of the program and of this one; without it nothing changes. The exit
  * status is the program's, or 128 and its signal.
  */
 #define _GNU_SOURCE
@@ -276,6 +276,9 @@ int main(int argc, char **argv)
 		kill(pid, SIGKILL);
 		return 126;
 	}
+	const char *user = getenv("OUTER_UID");
+	if (user) /* the program may change the answers */
+		become(user);
 	server = fork();
 	if (server == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
