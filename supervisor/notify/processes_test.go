@@ -76,6 +76,26 @@ func TestProcessesBehaveAsTheyDoWithoutSupervision(t *testing.T) {
 	}
 }
 
+// A signal waits until a call that stopped for a tracer has its answer: no exec and no judged
+// signal ends with EINTR. Under a listener they can, before they are received.
+func TestNoTracedCallEndsWithEINTR(t *testing.T) {
+	bin, dir := place(t)
+	for _, e := range engines {
+		if !e.traced {
+			continue
+		}
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			s := &session{t: t, done: make(chan error, 1), traced: true}
+			cmd := exec.Command(filepath.Join(bin, "processes"), "interrupts", filepath.Join(dir, "hello"))
+			cmd.Stdout, cmd.Stderr = &s.out, &s.out
+			s.start(Config{Rules: Rules{Evaluate: withoutUSR2, Prompt: e.prompt}}, CommandInfo{ID: "c1"}, cmd, judged...)
+			s.end()
+			s.printed("0 0\n")
+		})
+	}
+}
+
 // Threads that race to execute are traced while one of them waits in its exec for the others
 // to be reaped. One processor is enough for the supervisor: to trace a thread may block.
 func TestThreadsThatRaceToExecuteNeedOneProcessor(t *testing.T) {

@@ -666,6 +666,23 @@ static void storms(void)
 	}
 }
 
+/* Execs and judged signals while a timer fires whose handler has no SA_RESTART. */
+static void interrupts(void)
+{
+	struct sigaction act = { .sa_handler = on_signal };
+	struct itimerval each = { { 0, 1000 }, { 0, 1000 } }, none = { { 0, 0 }, { 0, 0 } };
+	int execs = 0, kills = 0;
+	sigaction(SIGALRM, &act, NULL);
+	setitimer(ITIMER_REAL, &each, NULL);
+	for (int i = 0; i < 1000; i++) {
+		execve("/missing", (char *[]){ "x", NULL }, environ);
+		execs += errno != ENOENT;
+		kills += kill(getpid(), 0) != 0;
+	}
+	setitimer(ITIMER_REAL, &none, NULL);
+	say("%d %d\n", execs, kills);
+}
+
 /* rule sends a signal that the policy of the test denies. */
 static void rule(void)
 {
@@ -705,7 +722,7 @@ static const struct {
 	{ "stops", stops }, { "infos", infos }, { "clones", clones }, { "dethread", dethread }, { "vforks", vforks },
 	{ "zombies", zombies }, { "orphans", orphans }, { "groups", groups }, { "orphaned-group", orphaned_group },
 	{ "child-signals", child_signals }, { "restarts", restarts }, { "queued", queued }, { "ends", ends },
-	{ "storms", storms }, { "rule", rule },
+	{ "storms", storms }, { "interrupts", interrupts }, { "rule", rule },
 };
 
 int main(int argc, char **argv)
