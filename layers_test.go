@@ -105,7 +105,8 @@ var ranks = map[string]int{
 	"supervisor/probe":               3, // supervisor opens sessions by what it found
 	"supervisor":                     4,
 	"controller":                     4,
-	"controller/report":              5, // describes runs; the command is beside it
+	"controller/batch":               5, // many runs; a run knows nothing of it
+	"controller/report":              5, // describes runs and batches; the command is beside it
 	"supervisor/host":                5, // serves sessions, lists them and describes the machine
 	"supervisor/place":               6, // makes sandboxes for controllers elsewhere, and serves one
 	"cmd/agentsh/asking":             3, // a person's answers; knows no session
@@ -135,7 +136,8 @@ var beside = map[string][]string{
 	"seccomp/target":           {"seccomp"},
 	"supervisor/notify/engine": {"seccomp", "seccomp/target"},
 	"supervisor/netns":         {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
-	"cmd/agentctl":             {"controller/report"},
+	"cmd/agentctl":             {"controller/report", "controller/batch"},
+	"controller/report":        {"controller/batch"},
 	"controller/attach":        {"controller/record"},
 
 	"controller/openshell": {"internal/strictyaml", "policy", "policy/glob"},

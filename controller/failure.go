@@ -118,3 +118,18 @@ func hintFor(err error) string {
 	}
 	return ""
 }
+
+// Trouble reports whether a run failed by trouble of the infrastructure alone, so that
+// another attempt may succeed: the sandbox could not be made or was lost, or this machine
+// had no room. A failure of the agent, of a check, of a scan or of a script is none, nor is
+// a sandbox whose memory was full: the agent filled it. Nor is a run whose work was delivered as
+// a whole: another attempt would deliver it again.
+func (r Result) Trouble() bool {
+	switch {
+	case r.ExitCode != ExitSandbox || r.Error == nil:
+		return false
+	case r.Error.End == sandbox.EndMemory:
+		return false
+	}
+	return !r.Delivered || r.Partial
+}

@@ -33,6 +33,9 @@ func newJournal(o Options, runID string, started time.Time) (*journal, error) {
 		Status: record.StatusRunning, Started: started, Steps: []record.Step{},
 		Command: o.Command, Dir: o.Dir, Process: os.Getpid(),
 	}}
+	if m := o.Member; m.Batch != "" {
+		j.record.Batch = &record.Membership{ID: m.Batch, Name: m.Name, Labels: m.Labels}
+	}
 	return j, j.write()
 }
 

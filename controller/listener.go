@@ -49,6 +49,7 @@ type listener struct {
 
 	mu     sync.Mutex
 	usage  *runtime.Usage
+	shown  runtime.Usage // of the updates since the last usage event
 	tools  []*Tool
 	byName map[string]*Tool
 	calls  map[string]*Tool // running, by id
@@ -67,6 +68,13 @@ func newListener(iteration int, to *results, show progress) *listener {
 func (l *listener) add(e runtime.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if e.Kind == runtime.EventUsing {
+		if e.Usage != nil {
+			l.shown.Add(*e.Usage)
+			l.show.send(Update{Kind: UpdateUsage, Usage: *e.Usage})
+		}
+		return
+	}
 	line, err := json.Marshal(loggedEvent{Time: time.Now().UTC(), Iteration: l.iteration, Event: e})
 	if err == nil {
 		err = l.results.event(line)
@@ -113,6 +121,8 @@ func (l *listener) count(e runtime.Event) []string {
 				l.usage = &runtime.Usage{}
 			}
 			l.usage.Add(*e.Usage)
+			l.show.send(Update{Kind: UpdateUsage, Usage: e.Usage.Without(l.shown)})
+			l.shown = runtime.Usage{}
 		}
 		return nil
 	case runtime.EventError:

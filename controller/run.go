@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,18 @@ type Caller struct {
 	// process. Empty: nobody takes the run over.
 	Command []string
 	Dir     string
+	Member  Member
+}
+
+// Member says which run of a batch this is. The zero value is a run of its own.
+type Member struct {
+	Batch  string            // id; empty: none
+	Name   string            // of the run in the batch
+	RunID  string            // of this attempt, from [record.NewRunID]
+	Labels map[string]string // for the record
+	// Shared is what the runs of a batch have in common; nil: nothing. The batch also
+	// cleans up after killed controllers, see [Collect].
+	Shared *Shared
 }
 
 // AgentOptions say how the agent works.
@@ -111,6 +124,22 @@ func newRun(ctx context.Context, o Options) (context.Context, *run) {
 
 // open cleans up after killed controllers, then creates the run record.
 func (r *run) open(ctx context.Context) (err error) {
+	if r.o.Member.Batch == "" {
+		r.collect(ctx)
+	}
+	r.result.RunID = cmp.Or(r.o.Member.RunID, record.NewRunID(r.result.Started))
+	r.journal, err = newJournal(r.o, r.result.RunID, r.result.Started)
+	if r.journal != nil {
+		r.result.Record = r.journal.dir.Path
+	}
+	if err != nil {
+		return asFailure(ctx, "record", err)
+	}
+	return nil
+}
+
+// collect cleans up after killed controllers.
+func (r *run) collect(ctx context.Context) {
 	left, err := Collect(ctx, r.o.State, r.o.Backend, CollectOptions{RunsOlderThan: RecordAge})
 	if err != nil && ctx.Err() == nil {
 		r.progress.warn("earlier runs: %v", err)
@@ -120,15 +149,6 @@ func (r *run) open(ctx context.Context) (err error) {
 			r.progress.warn("removed what the killed run %s had left", l.RunID)
 		}
 	}
-	r.result.RunID = record.NewRunID(r.result.Started)
-	r.journal, err = newJournal(r.o, r.result.RunID, r.result.Started)
-	if r.journal != nil {
-		r.result.Record = r.journal.dir.Path
-	}
-	if err != nil {
-		return asFailure(ctx, "record", err)
-	}
-	return nil
 }
 
 // steps runs steps. It returns the first failure.
@@ -274,6 +294,7 @@ const (
 	UpdateWarning = "warning"
 	UpdateOutput  = "output"  // a line of the agent or of a script
 	UpdateRefusal = "refusal" // the policy refused something for the first time
+	UpdateUsage   = "usage"   // the agent used a model
 )
 
 // Update reports the progress of a run. Its texts are clean, see
@@ -284,6 +305,7 @@ type Update struct {
 	Text    string // warning, output
 	Stream  string // output: stdout or stderr
 	Refusal Refusal
+	Usage   runtime.Usage // since the last update
 }
 
 // progress receives the updates of a run; nil drops them.

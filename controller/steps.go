@@ -44,7 +44,7 @@ var steps = []step{
 	{name: stepIterations, do: (*run).iterations},
 	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: (*run).scans},
 	{name: "deliver", do: (*run).deliver, salvage: true, when: func(r *run) bool { return !r.blocked }},
-	{name: "post_script", do: (*run).postScript, when: func(r *run) bool { return r.plan.harness.PostScript.V != "" }},
+	{name: postScript, do: (*run).postScript, when: func(r *run) bool { return r.plan.harness.PostScript.V != "" }},
 }
 
 // keepStep is the last step in the place of deleteStep after the failure of an agent,
@@ -96,7 +96,7 @@ func (r *run) load(context.Context) error {
 	}
 	r.plan.harness, r.o.Backend = h, backend
 	r.result.Backend, r.journal.record.Backend = r.o.Backend.Name(), r.o.Backend.Name()
-	r.journal.record.Agent = h.AgentName()
+	r.journal.record.Agent, r.journal.record.PostScript = h.AgentName(), h.PostScript.V != ""
 	r.result.Agent, r.result.Role, r.result.Slug = h.AgentName(), h.Role.V, h.Slug.V
 	r.result.About, r.result.Doc = h.Description.V, h.Doc.V
 	r.result.Runtime = h.Runtime.Or(defaultRuntime)
@@ -416,7 +416,7 @@ func (r *run) deliver(ctx context.Context) error {
 	if !r.keeps() {
 		r.startDelete(ctx)
 	}
-	name := "agentctl/" + r.result.Agent + "/" + r.result.RunID
+	name := branchName(r.result.Agent, r.result.RunID)
 	d, err := deliverCommits(ctx, r.checkout.clone, r.work, name, r.journal.dir.Delivery())
 	r.result.Branch, r.result.Branches = d.branch, d.others
 	if d.commits != nil {

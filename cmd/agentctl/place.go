@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,15 +81,28 @@ type choosable struct {
 	state           statedir.Dir
 	agentsh, config string
 	lease           time.Duration
+
+	mu     sync.Mutex
+	chosen map[[3]string]sandbox.Backend // by name, address and file of the key
 }
 
-// Choose implements [sandbox.Chooser].
-func (c choosable) Choose(name, address, keyFile string) (sandbox.Backend, error) {
+// Choose implements [sandbox.Chooser]. Runs that choose the same get one backend.
+func (c *choosable) Choose(name, address, keyFile string) (sandbox.Backend, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := [3]string{name, address, keyFile}
+	if b := c.chosen[key]; b != nil {
+		return b, nil
+	}
 	of := placeFlags{backend: name, connect: address, key: keyFile, lease: c.lease}
 	if err := of.check(c.config); err != nil {
 		return nil, err
 	}
-	return of.open(c.state, c.agentsh, c.config)
+	b, err := of.open(c.state, c.agentsh, c.config)
+	if err == nil {
+		c.chosen[key] = b
+	}
+	return b, err
 }
 
 // check rejects a combination of flags.
@@ -132,7 +146,9 @@ func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Ba
 		if f.flags == nil || f.flags.Changed("backend") {
 			return b, nil
 		}
-		return choosable{b, state, agentsh, config, f.lease}, nil
+		return &choosable{
+			Backend: b, state: state, agentsh: agentsh, config: config, lease: f.lease, chosen: map[[3]string]sandbox.Backend{},
+		}, nil
 	}
 	if f.isEngine() {
 		b, err := docker.Open(docker.Config{

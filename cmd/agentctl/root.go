@@ -31,6 +31,7 @@ failed, 129, 130 and 143 cancelled by SIGHUP, SIGINT and SIGTERM.`,
 	}
 	root.AddCommand(
 		newRunCommand(),
+		newBatchCommand(),
 		newAttachCommand(),
 		newRunsCommand(),
 		newSandboxCommand(),

@@ -108,6 +108,12 @@ func (f *runFlags) addInputs(cmd *cobra.Command, repo, repoUsage string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.repo, "repo", repo, repoUsage)
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, made or replaced (default out/NAME-OF-HARNESS)")
+	f.addPlace(cmd)
+}
+
+// addPlace adds the flags of addInputs that many runs can have in common.
+func (f *runFlags) addPlace(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	f.place.add(cmd)
 	flags.StringVar(&f.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
 	flags.StringVar(
@@ -137,16 +143,16 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	if err != nil {
 		return err
 	}
-	o.Command = commandLine(os.Args)
+	o.Command = commandLine(os.Args, "run")
 	if o.Dir, err = os.Getwd(); err != nil {
 		return err
 	}
 	return f.finish(ctx, o, stdout, stderr, controller.Run)
 }
 
-// commandLine are the arguments of agentctl run in a command line of it.
-func commandLine(argv []string) []string {
-	return slices.Clone(argv[slices.Index(argv, "run")+1:])
+// commandLine are the arguments of a command in a command line of it.
+func commandLine(argv []string, command string) []string {
+	return slices.Clone(argv[slices.Index(argv, command)+1:])
 }
 
 // finish starts a run, or goes on with one, and shows its progress and its result.
@@ -274,18 +280,22 @@ func interruptible(parent context.Context, abandon func(syscall.Signal)) (first,
 // scripts end with it.
 func abandonRun(stderr io.Writer) func(syscall.Signal) {
 	return func(s syscall.Signal) {
-		said := make(chan struct{})
-		go func() { // a terminal may accept nothing
-			defer close(said)
-			fmt.Fprintln(stderr, "agentctl: the run did not end in time after the second signal")
-			fmt.Fprintln(stderr, "agentctl: hint: the next run or 'agentctl gc' removes what it left")
-		}()
-		select {
-		case <-said:
-		case <-time.After(100 * time.Millisecond):
-		}
-		os.Exit(128 + int(s))
+		abandon(stderr, s, "the run", "the next run or 'agentctl gc' removes what it left")
 	}
+}
+
+// abandon ends this process although its work has not ended.
+func abandon(stderr io.Writer, s syscall.Signal, what, hint string) {
+	said := make(chan struct{})
+	go func() { // a terminal may accept nothing
+		defer close(said)
+		fmt.Fprintf(stderr, "agentctl: %s did not end in time after the second signal\nagentctl: hint: %s\n", what, hint)
+	}()
+	select {
+	case <-said:
+	case <-time.After(100 * time.Millisecond):
+	}
+	os.Exit(128 + int(s))
 }
 
 // runFailure prints the problems of a run that failed and returns the error

@@ -309,15 +309,6 @@ is missing.`,
 		Example: "  agentctl runs report latest --out run.html",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if format == "" {
-				format = formatHTML
-				if strings.HasSuffix(out, ".md") {
-					format = formatMarkdown
-				}
-			}
-			if format != formatHTML && format != formatMarkdown {
-				return fmt.Errorf("--output %s: use %s or %s", format, formatHTML, formatMarkdown)
-			}
 			one, err := findRun(args[0])
 			if err != nil {
 				return err
@@ -326,21 +317,41 @@ is missing.`,
 			if err != nil {
 				return &failure{code: controller.ExitSandbox, err: err}
 			}
-			write := r.HTML
-			if format == formatMarkdown {
-				write = r.Markdown
-			}
-			if out == "" || out == "-" {
-				return writePage(cmd.OutOrStdout(), write)
-			}
-			return writePageFile(out, write)
+			return writeReport(cmd, out, format, r.HTML, r.Markdown)
 		},
 		ValidArgsFunction: completeRuns(anyRun),
 	}
-	cmd.Flags().StringVar(&out, "out", "", "write the page into `FILE`")
-	cmd.Flags().StringVarP(&format, "output", "o", "", "`FORMAT` of the page: html or markdown (default html, or what the name of FILE says)")
-	complete(cmd, "output", []string{formatHTML, formatMarkdown})
+	addReportFlags(cmd, &out, &format)
 	return cmd
+}
+
+// addReportFlags adds the flags of the commands that make pages.
+func addReportFlags(cmd *cobra.Command, out, format *string) {
+	cmd.Flags().StringVar(out, "out", "", "write the page into `FILE`")
+	cmd.Flags().StringVarP(format, "output", "o", "", "`FORMAT` of the page: html or markdown (default html, or what the name of FILE says)")
+	complete(cmd, "output", []string{formatHTML, formatMarkdown})
+}
+
+// writeReport writes a page in a format.
+func writeReport(cmd *cobra.Command, out, format string, html, markdown func(io.Writer) error) error {
+	if format == "" {
+		format = formatHTML
+		if strings.HasSuffix(out, ".md") {
+			format = formatMarkdown
+		}
+	}
+	write := html
+	switch format {
+	case formatHTML:
+	case formatMarkdown:
+		write = markdown
+	default:
+		return fmt.Errorf("--output %s: use %s or %s", format, formatHTML, formatMarkdown)
+	}
+	if out == "" || out == "-" {
+		return writePage(cmd.OutOrStdout(), write)
+	}
+	return writePageFile(out, write)
 }
 
 func writePage(out io.Writer, write func(io.Writer) error) error {

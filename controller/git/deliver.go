@@ -143,3 +143,14 @@ func Undo(dir string) error {
 	}
 	return errors.Join(append(errs, statedir.RemoveTree(dir))...)
 }
+
+// RemoveBranches removes the branches of a repository whose names begin with a name.
+func (g Tool) RemoveBranches(ctx context.Context, repo, name string) error {
+	prefix := "refs/heads/" + name
+	found, err := g.Run(ctx, repo, "for-each-ref", "--format=delete %(refname) %(objectname)", prefix+"*", prefix+"*/**")
+	if err != nil || found == "" {
+		return err
+	}
+	_, err = g.Feed(ctx, repo, found+"\n", "update-ref", "--stdin")
+	return err
+}

@@ -119,3 +119,6 @@ func (f *field) textSchema() map[string]any {
 	}
 	return s
 }
+
+// Backends are the names that backend of a harness may have.
+func Backends() []string { return find(fields, "backend").format.values }

@@ -23,30 +23,40 @@ import (
 // Record describes a run. It is the file record.json of the run's directory,
 // replaced at each step.
 type Record struct {
-	Version  int            `json:"version"` // 1
-	RunID    string         `json:"run_id"`
-	Harness  string         `json:"harness"`
-	Agent    string         `json:"agent,omitempty"`
-	Repo     string         `json:"repo"`
-	Out      string         `json:"out"`
-	Staging  string         `json:"staging,omitempty"` // directory of the results before they are published
-	Backend  string         `json:"backend"`
-	Sandbox  string         `json:"sandbox,omitempty"`
-	Workdir  string         `json:"workdir,omitempty"`     // directory in the sandbox in which the agent starts
-	Base     string         `json:"base_commit,omitempty"` // that the agent starts from
-	Command  []string       `json:"command,omitempty"`     // command line of the controller; empty: nobody takes the run over
-	Dir      string         `json:"dir,omitempty"`         // current directory of the controller
-	Process  int            `json:"process,omitempty"`     // the controller's id
-	Status   string         `json:"status"`                // running, then the status of the result
-	Started  time.Time      `json:"started"`
-	Ended    *time.Time     `json:"ended,omitempty"`
-	Steps    []Step         `json:"steps"`
-	ExitCode int            `json:"exit_code"`
-	Findings []scan.Finding `json:"findings,omitempty"` // of the scans
-	Stored   []Stored       `json:"stored,omitempty"`   // files in the same directory
+	Version int         `json:"version"` // 1
+	RunID   string      `json:"run_id"`
+	Harness string      `json:"harness"`
+	Agent   string      `json:"agent,omitempty"`
+	Repo    string      `json:"repo"`
+	Out     string      `json:"out"`
+	Staging string      `json:"staging,omitempty"` // directory of the results before they are published
+	Backend string      `json:"backend"`
+	Sandbox string      `json:"sandbox,omitempty"`
+	Workdir string      `json:"workdir,omitempty"`     // directory in the sandbox in which the agent starts
+	Base    string      `json:"base_commit,omitempty"` // that the agent starts from
+	Command []string    `json:"command,omitempty"`     // command line of the controller; empty: nobody takes the run over
+	Dir     string      `json:"dir,omitempty"`         // current directory of the controller
+	Process int         `json:"process,omitempty"`     // the controller's id
+	Batch   *Membership `json:"batch,omitempty"`       // nil: the run is none of a batch
+	// PostScript is set if a script follows the delivery.
+	PostScript bool           `json:"post_script,omitempty"`
+	Status     string         `json:"status"` // running, then the status of the result
+	Started    time.Time      `json:"started"`
+	Ended      *time.Time     `json:"ended,omitempty"`
+	Steps      []Step         `json:"steps"`
+	ExitCode   int            `json:"exit_code"`
+	Findings   []scan.Finding `json:"findings,omitempty"` // of the scans
+	Stored     []Stored       `json:"stored,omitempty"`   // files in the same directory
 	// KeptUntil is set while the sandbox of a failed agent is retained for
 	// operators.
 	KeptUntil *time.Time `json:"kept_until,omitempty"`
+}
+
+// Membership says which run of a batch a run is.
+type Membership struct {
+	ID     string            `json:"id"`
+	Name   string            `json:"name"` // of the run in the batch
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // Step is one step of a run.

@@ -205,6 +205,9 @@ func (p *claudeParser) assistant(b claudeBlock) {
 // the message.
 func (p *claudeParser) count(l claudeLine) {
 	if l.Message.ID != p.last {
+		if part := p.part; part.Turns > 0 && !p.ended {
+			p.emitText(Event{Kind: EventUsing, Usage: &part})
+		}
 		p.usage.Add(p.part)
 		p.last = l.Message.ID
 	}

@@ -40,6 +40,7 @@ func TestTheStreamOfClaudeBecomesEvents(t *testing.T) {
 		{Kind: EventSaid, Stream: "stdout", Text: "let me look"},
 		{Kind: EventToolCall, Stream: "stdout", Text: "make test", Tool: "Bash", Call: "t1"},
 		{Kind: EventToolResult, Stream: "stdout", Text: "Exit code 2\nno rule", Call: "t1", Failed: true},
+		{Kind: EventUsing, Stream: "stdout", Usage: &Usage{Model: "claude-x", Turns: 1, Input: 100, Output: 1}},
 		{Kind: EventToolCall, Stream: "stdout", Text: `{"n":1}`, Tool: "mcp__x__y", Call: "t2"},
 		{Kind: EventToolResult, Stream: "stdout", Text: "a\nb", Call: "t2"},
 	}
@@ -57,10 +58,10 @@ func TestTheStreamOfClaudeBecomesEvents(t *testing.T) {
 		out  string
 		want []Event
 	}{
-		"a whole session":             {claudeStream + claudeEnd, append(session[:5:5], end...)},
-		"one that was stopped":        {claudeStream, append(session[:5:5], stopped...)},
-		"one without a last line end": {claudeStream + strings.TrimSpace(claudeEnd), append(session[:5:5], end...)},
-		"carriage returns and spaces": {strings.ReplaceAll(claudeStream+claudeEnd, "\n", "\r\n \n"), append(session[:5:5], end...)},
+		"a whole session":             {claudeStream + claudeEnd, append(session[:6:6], end...)},
+		"one that was stopped":        {claudeStream, append(session[:6:6], stopped...)},
+		"one without a last line end": {claudeStream + strings.TrimSpace(claudeEnd), append(session[:6:6], end...)},
+		"carriage returns and spaces": {strings.ReplaceAll(claudeStream+claudeEnd, "\n", "\r\n \n"), append(session[:6:6], end...)},
 	} {
 		for _, step := range []int{1, 7, 1 << 20} {
 			if got := parse(claude{}, tt.out, step); !reflect.DeepEqual(got, tt.want) {

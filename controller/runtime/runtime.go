@@ -166,6 +166,7 @@ const (
 	EventToolCall   = "tool_call"   // the model calls a tool
 	EventToolResult = "tool_result" // the result of a tool call
 	EventUsage      = "usage"       // tokens used since the last usage event
+	EventUsing      = "using"       // tokens of one answer of the model; the next usage event has them again
 	EventError      = "error"       // an error that the program reports
 	EventResult     = "result"      // the end of the program, as it reports it
 )
@@ -211,6 +212,19 @@ func (u *Usage) Add(v Usage) {
 		u.CostUSD += v.CostUSD
 	}
 }
+
+// Without is u less v, which is a part of it. Nothing becomes negative.
+func (u Usage) Without(v Usage) Usage {
+	less := func(a, b int64) int64 { return max(a-b, 0) }
+	u.Turns = max(u.Turns-v.Turns, 0)
+	u.Input, u.Output = less(u.Input, v.Input), less(u.Output, v.Output)
+	u.CacheRead, u.CacheWrite = less(u.CacheRead, v.CacheRead), less(u.CacheWrite, v.CacheWrite)
+	u.CostUSD = max(u.CostUSD-v.CostUSD, 0)
+	return u
+}
+
+// Tokens is the number of all tokens.
+func (u Usage) Tokens() int64 { return u.Input + u.Output + u.CacheRead + u.CacheWrite }
 
 // registered are the runtimes that a harness can select.
 var registered = map[string]Runtime{}

@@ -152,6 +152,9 @@ func checkPrivate(dir string) error {
 // Runs holds one directory for each run of agentctl.
 func (s State) Runs() string { return filepath.Join(string(s), "runs") }
 
+// Batches holds one directory for each batch of agentctl.
+func (s State) Batches() string { return filepath.Join(string(s), "batches") }
+
 // Sandboxes is the state of agentctl's local backend.
 func (s State) Sandboxes() string { return filepath.Join(string(s), "sandboxes") }
 

@@ -50,6 +50,9 @@ func Open(state layout.State) (Dir, error) {
 // Runs returns the directory that holds one directory for each run.
 func (s Dir) Runs() string { return s.state.Runs() }
 
+// Batches returns the directory that holds one directory for each batch. It may be missing.
+func (s Dir) Batches() string { return s.state.Batches() }
+
 // Sandboxes returns the directory of the local backend.
 func (s Dir) Sandboxes() string { return s.state.Sandboxes() }
 

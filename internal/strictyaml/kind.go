@@ -12,6 +12,7 @@ const (
 	Harness       = "a harness"
 	Provider      = "a provider"
 	Configuration = "a configuration"
+	Batch         = "a batch"
 )
 
 // ConfigurationDialect is what a configuration file may contain.
@@ -24,6 +25,9 @@ var ConfigurationDialect = Dialect{
 	},
 }
 
+// KindOf is the kind of a file by its keys; empty: they do not tell.
+func KindOf(root *Node) string { return kindOf(root, "") }
+
 // kindOf recognises a file by the keys that only its kind has. It is empty where
 // none of them stands in the file. A harness can have degraded as well.
 func kindOf(n *Node, want string) string {
@@ -34,6 +38,8 @@ func kindOf(n *Node, want string) string {
 			return Tests
 		case name == "agent":
 			return Harness
+		case name == "runs" || name == "matrix":
+			return Batch
 		case strings.HasSuffix(name, "_rules") || name == "extends" || name == "env_policy" || name == "resource_limits":
 			kind = Policy
 		case kind == "" && (name == "credentials" || name == "endpoints"):
@@ -59,6 +65,7 @@ func (r *Reader) OtherKind(n *Node, want string) bool {
 		Harness:       "check it with 'agentctl lint " + r.File + "'",
 		Provider:      "name it in providers of a harness",
 		Configuration: "try it with 'agentsh detect'",
+		Batch:         "run it with 'agentctl batch " + r.File + "'",
 	}[kind]
 	if kind == Policy && want == Tests {
 		stem := strings.TrimSuffix(base, filepath.Ext(base))

@@ -1,0 +1,138 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"agentsh/controller/git"
+	"agentsh/controller/record"
+	"agentsh/controller/sandbox"
+)
+
+// Outcome says what became of a run whose controller was killed.
+type Outcome string
+
+// The outcomes of [Recover].
+const (
+	OutcomeNone  Outcome = "none"  // it delivered nothing, and can be started again
+	OutcomeAgent Outcome = "agent" // its agent has ended, and [TakeOver] can deliver the work
+	OutcomeEnded Outcome = "ended" // it has the result
+)
+
+// postScript is the name of the step that runs post_script.
+const postScript = "post_script"
+
+// Recover finds out what became of a run whose controller was killed, so that nobody does
+// it twice. o are its options. For [OutcomeNone] it removes the branch that the run may have made
+// before its results were published. The error is a [*record.InUse] if its controller is alive.
+func Recover(ctx context.Context, o Options, runID string) (Outcome, Result, error) {
+	dir, rec, err := record.Take(o.State, runID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return OutcomeNone, Result{}, nil // it was killed before its first record
+	}
+	if err != nil {
+		return "", Result{}, fmt.Errorf("run %s: %w", runID, err)
+	}
+	defer func() { _ = dir.Close() }() // releases the lock; there is nothing to flush
+	one := record.Run{Record: rec, Path: dir.Path}
+	if rec.Status != record.StatusRunning && rec.Status != record.StatusAbandoned {
+		var r Result
+		err := one.ReadJSON(record.ResultFile, &r)
+		return OutcomeEnded, r, err
+	}
+	r, found, err := published(rec)
+	if err != nil {
+		return "", r, err
+	}
+	if found {
+		return OutcomeEnded, cutOff(r, rec), nil
+	}
+	if rec.Status == record.StatusRunning && rec.Sandbox != "" && agentEnded(rec) && canTake(o) {
+		return OutcomeAgent, Result{}, nil
+	}
+	return OutcomeNone, Result{}, removeBranches(ctx, dir, rec)
+}
+
+// published reads the results that a run has published; found is false without them.
+func published(rec record.Record) (r Result, found bool, err error) {
+	data, err := record.ReadFile(filepath.Join(rec.Out, resultName), 256<<20)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err != nil {
+		return r, false, fmt.Errorf("results of run %s: %w", rec.RunID, err)
+	}
+	return r, r.RunID == rec.RunID && r.Delivered, nil
+}
+
+// cutOff is the result of a run whose controller was killed after it had delivered. Its
+// post_script is not run again: nobody knows what it has done.
+func cutOff(r Result, rec record.Record) Result {
+	i := slices.IndexFunc(rec.Steps, func(s record.Step) bool { return s.Name == postScript })
+	if r.ExitCode != ExitDone || i < 0 && !rec.PostScript {
+		return r
+	}
+	text := "agentctl was killed before it ran"
+	if i >= 0 && rec.Steps[i].Ended != nil {
+		if text = rec.Steps[i].Error; text == "" {
+			return r
+		}
+	} else if i >= 0 {
+		text = "agentctl was killed while it ran"
+	}
+	r.fail(&Failure{
+		Step: postScript, Code: ExitPostScriptFailed, Err: errors.New(text),
+		Hint: "look at what it has done, and run it by hand; the results are in " + r.Out,
+	})
+	return r
+}
+
+// agentEnded reports whether the agent of a run has ended without a failure.
+func agentEnded(rec record.Record) bool {
+	i := slices.IndexFunc(rec.Steps, isIterations)
+	return i >= 0 && rec.Steps[i].Ended != nil && rec.Steps[i].Error == ""
+}
+
+// canTake reports whether sandboxes of a run outlive its controller.
+func canTake(o Options) bool {
+	_, b, err := loadHarness(o.Harness, o.Load, o.Images, o.Backend, nil)
+	if err != nil {
+		return false
+	}
+	_, can := b.(sandbox.Taker)
+	return can
+}
+
+// removeBranches removes the branches of a run that has not published its results. Their
+// names have its id.
+func removeBranches(ctx context.Context, dir *record.Dir, rec record.Record) error {
+	if rec.Agent == "" || rec.Repo == "" {
+		return nil // it ended before it had a repository
+	}
+	err := os.MkdirAll(dir.Work(), 0o700)
+	if err == nil {
+		var tool git.Tool
+		if tool, err = git.New(dir.Work()); err == nil {
+			err = tool.RemoveBranches(ctx, rec.Repo, branchName(rec.Agent, rec.RunID))
+		}
+	}
+	if rec.Status == record.StatusAbandoned { // else Collect does it
+		err = errors.Join(err, dir.RemoveWork())
+	}
+	if err != nil {
+		return fmt.Errorf("run %s: branches without results: %w", rec.RunID, err)
+	}
+	return nil
+}
+
+// branchName is the branch with the commits of a run.
+func branchName(agent, runID string) string { return "agentctl/" + agent + "/" + runID }
