@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"agentsh/controller/git"
 	"agentsh/controller/harness"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
@@ -77,9 +76,11 @@ const needBytes = 32 << 20
 // checkRoom checks the disk of the results, and returns the disk space that the
 // sandbox needs, in bytes. The sandbox and the host each store a copy of the
 // repository.
-func checkRoom(ctx context.Context, target git.Repository, out string) (need int64, err error) {
-	size, err := target.Size(ctx)
-	if err != nil {
+func checkRoom(ctx context.Context, c checkout, out string) (need int64, err error) {
+	var size int64
+	if c.shared != nil {
+		size = c.shared.size
+	} else if size, err = c.target.Size(ctx); err != nil {
 		return 0, err
 	}
 	if err := statedir.CheckRoom(filepath.Dir(out), needBytes); err != nil {

@@ -13,8 +13,7 @@ import (
 
 // planSandbox plans the files of the sandbox.
 func planSandbox(ctx context.Context, p plan, prog program, c checkout, to progress) (bootstrap.Plan, error) {
-	in := sandboxInput(p, prog, c)
-	out, err := bootstrap.New(in)
+	out, err := bootstrap.New(sandboxInput(p, prog, c))
 	if err != nil {
 		return out, err
 	}
@@ -22,12 +21,16 @@ func planSandbox(ctx context.Context, p plan, prog program, c checkout, to progr
 		to.warn("left out of the sandbox: %s", few(out.Skipped))
 		names, err := skippedNames(out.Skipped)
 		if err == nil {
+			err = c.own()
+		}
+		if err == nil {
+			c.source = c.clone
 			err = c.clone.SkipWorktree(ctx, names) // otherwise the agent would commit their deletion
 		}
 		if err != nil {
 			return out, err
 		}
-		if out, err = bootstrap.New(in); err != nil { // again, because git's index has changed
+		if out, err = bootstrap.New(sandboxInput(p, prog, c)); err != nil { // again, because git's index has changed
 			return out, err
 		}
 	}
@@ -43,8 +46,8 @@ func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 	h := p.harness
 	in := bootstrap.Input{
 		Agent: h.AgentName(), Definition: h.Path(h.Agent), Note: canaryNote(prog.canary),
-		Repo: c.clone.Dir, RepoName: repoName(c.target.Dir), Hidden: prog.hidden(),
-		Commit:   bootstrap.Commit{Tree: c.tree, Objects: c.clone.Objects},
+		Repo: c.source.Dir, RepoName: repoName(c.target.Dir), Hidden: prog.hidden(),
+		Commit:   bootstrap.Commit{Tree: c.tree, Objects: c.objects},
 		Input:    h.Path(h.AgentInput),
 		AgentsMD: p.rules, Bridge: prog.runtime.Traits().Bridge,
 	}

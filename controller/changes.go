@@ -112,7 +112,7 @@ func newDiffer(ctx context.Context, c checkout, dir string, entries []wire.Manif
 			blobs, ids = append(blobs, b), append(ids, b.ID)
 		}
 	}
-	if err := d.readOld(ctx, c.clone.Objects, blobs, ids); err != nil {
+	if err := d.readOld(ctx, c.objects, blobs, ids); err != nil {
 		return nil, err
 	}
 	if dir == "" {

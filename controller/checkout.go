@@ -4,26 +4,80 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"agentsh/controller/git"
 	"agentsh/controller/runtime"
 	"agentsh/internal/layout"
 	"agentsh/internal/lazy"
+	"agentsh/internal/statedir"
 )
 
 // checkout is the operator's repository with its clone for the sandbox.
 type checkout struct {
 	git    git.Tool
 	target git.Repository
-	clone  git.Clone
+	clone  git.Clone       // of this run: see own
+	source git.Clone       // with the files and the history; clone, or one that other runs have too
 	tree   []git.TreeEntry // files of the clone
 	dir    string          // path in the sandbox
 	start  string          // directory in which the agent starts: dir, or a directory below it
+
+	objects git.Objects // of the clone
+	shared  *sharedRepo // with what is known already; nil: nothing
+	later   *laterClone // nil: clone exists
 }
+
+// laterClone is a clone that does not exist before something is to be written to it.
+type laterClone struct {
+	mu   sync.Mutex
+	made bool
+	from git.Clone
+	dest string
+}
+
+// own makes the clone of this run, if it does not exist yet.
+func (c checkout) own() error {
+	if c.later == nil {
+		return nil
+	}
+	c.later.mu.Lock()
+	defer c.later.mu.Unlock()
+	if c.later.made {
+		return nil
+	}
+	if _, err := c.later.from.Copy(c.later.dest); err != nil {
+		return errors.Join(err, statedir.RemoveTree(c.later.dest))
+	}
+	c.later.made = true
+	return nil
+}
+
+// run runs git where the clone of this run exists.
+func (c checkout) run(ctx context.Context, dir string, args ...string) (string, error) {
+	if err := c.own(); err != nil {
+		return "", err
+	}
+	return c.git.Run(ctx, dir, args...)
+}
+
+// output is like run, for an output without a limit.
+func (c checkout) output(ctx context.Context, dir string, args ...string) io.ReadCloser {
+	if err := c.own(); err != nil {
+		return io.NopCloser(failing{err})
+	}
+	return c.git.Output(ctx, dir, args...)
+}
+
+// failing is a stream that cannot be read.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // openRepo finds the commit that the agent starts from.
 func openRepo(ctx context.Context, tool git.Tool, dir string) (checkout, error) {
@@ -58,6 +112,9 @@ func (c checkout) submodules() []string {
 // cloned makes the clone at dest, and lists the tracked files that differ from
 // its commit. author is the agent's name.
 func (c checkout) cloned(ctx context.Context, dest, author string) (_ checkout, dirty []string, err error) {
+	if c.shared != nil {
+		return c.shared.later(dest), c.shared.dirty, nil
+	}
 	clone, err := c.target.Clone(ctx, dest, author)
 	if err != nil {
 		return c, nil, fail(ExitSandbox, "", fmt.Errorf("clone repository: %w", err))
@@ -71,7 +128,7 @@ func (c checkout) cloned(ctx context.Context, dest, author string) (_ checkout, 
 	}()
 	dirty, err = clone.Uncommitted(ctx)
 	err = errors.Join(err, <-listed)
-	c.clone, c.tree = clone, tree
+	c.clone, c.source, c.tree, c.objects = clone, clone, tree, clone.Objects
 	return c, dirty, err
 }
 

@@ -138,7 +138,7 @@ func (l *agentLoop) foreign(ctx context.Context, n int) (scripts, []string, erro
 	s.dir = dir
 	c := l.extraction.checkout
 	branch := branchPrefix + strconv.Itoa(n)
-	if _, err := c.git.Run(ctx, c.clone.Dir, "rev-parse", "--quiet", "--verify", "refs/heads/"+branch); err != nil {
+	if _, err := c.run(ctx, c.clone.Dir, "rev-parse", "--quiet", "--verify", "refs/heads/"+branch); err != nil {
 		branch = "" // the agent made no commit
 	}
 	repo, err := l.legacy.checkout(ctx, c.clone.Dir, branch)

@@ -104,7 +104,7 @@ func (x extraction) repository(ctx context.Context, before work, iteration int) 
 	c := x.checkout
 	extracted, err := extract.Collect(ctx, x.sandbox, extract.Input{
 		Governed: layout.Sandbox, Repo: c.dir, Base: c.target.Head,
-		Target: c.clone.Dir, Branch: branchPrefix + fmt.Sprint(iteration), Git: c.git.Run, Stream: c.git.Output,
+		Target: c.clone.Dir, Branch: branchPrefix + fmt.Sprint(iteration), Git: c.run, Stream: c.output,
 		Out: x.results.staging, Name: filesName, Limits: resultLimits,
 		KeepBundle: filepath.Join(x.recordDir, fmt.Sprintf("commits-%d.bundle", iteration)),
 	})

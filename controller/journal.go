@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"time"
 
 	"agentsh/controller/record"
@@ -18,8 +19,10 @@ import (
 // journal writes the record of a run and stores files with it. dir is nil until
 // the record exists.
 type journal struct {
-	dir    *record.Dir
-	record record.Record
+	dir     *record.Dir
+	record  record.Record
+	written record.Record // as the file has it, without steps
+	steps   int           // that the file has to the end; of the next one it may have the beginning
 }
 
 // newJournal creates the record of a run.
@@ -39,12 +42,36 @@ func newJournal(o Options, runID string, started time.Time) (*journal, error) {
 	return j, j.write()
 }
 
-func (j *journal) write() error { return j.dir.Write(j.record) }
+func (j *journal) write() error {
+	err := j.dir.Write(j.record)
+	if err == nil {
+		j.written = j.record
+		j.written.Steps = nil
+		j.wrote()
+	}
+	return err
+}
 
-// begin records the start of a step.
+// wrote notes which steps are stored to their end.
+func (j *journal) wrote() {
+	for j.steps < len(j.record.Steps) && j.record.Steps[j.steps].Ended != nil {
+		j.steps++
+	}
+}
+
+// begin records the start of a step, and the end of the one before.
 func (j *journal) begin(step string) error {
 	j.record.Steps = append(j.record.Steps, record.Step{Name: step, Started: time.Now().UTC()})
-	return j.write()
+	now := j.record
+	now.Steps = nil
+	if !reflect.DeepEqual(now, j.written) {
+		return j.write()
+	}
+	err := j.dir.AddSteps(j.steps, j.record.Steps[j.steps:])
+	if err == nil {
+		j.wrote()
+	}
+	return err
 }
 
 // end records the end of the last step. The next write stores it.

@@ -102,7 +102,7 @@ func scanRepo(ctx context.Context, s *scan.Scanner, c checkout, to *findings) er
 	if len(files) == 0 {
 		return nil
 	}
-	out, err := c.clone.Objects(ctx, ids)
+	out, err := c.objects(ctx, ids)
 	if err != nil {
 		return err
 	}

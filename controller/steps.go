@@ -111,11 +111,8 @@ func (r *run) expand(context.Context) (err error) {
 
 // preflight checks everything that can be checked before a sandbox exists.
 func (r *run) preflight(ctx context.Context) error {
-	tool, err := git.New(r.journal.dir.Work())
+	err := r.findRepo(ctx)
 	if err != nil {
-		return err
-	}
-	if err := r.openRepo(ctx, tool); err != nil {
 		return err
 	}
 	id := runIdentity{r.result.RunID, traceparent(lookupIn(r.o.Environ))}
@@ -152,7 +149,7 @@ func (r *run) preflight(ctx context.Context) error {
 		return err
 	}
 	r.journal.record.Out, r.journal.record.Staging = r.results.out, r.results.staging
-	if r.plan.spec.NeedBytes, err = checkRoom(ctx, r.checkout.target, r.results.out); err != nil {
+	if r.plan.spec.NeedBytes, err = checkRoom(ctx, r.checkout, r.results.out); err != nil {
 		return err
 	}
 	if err := checkBackend(ctx, r.o.Backend, r.plan.spec); err != nil {
@@ -178,6 +175,26 @@ func (r *run) openImage(ctx context.Context) error {
 	return nil
 }
 
+// findRepo finds the commit that the agent starts from. The runs of a batch have the same one,
+// unless a pre_script may change it.
+func (r *run) findRepo(ctx context.Context) error {
+	if s := r.o.Member.Shared; s != nil && r.plan.harness.PreScript.V == "" && r.journal.record.Base == "" {
+		repo, err := s.repo(ctx, r.o.Repo, r.plan.harness.AgentName())
+		if err != nil {
+			return err
+		}
+		r.checkout = repo.checkout
+		r.checkout.shared = repo
+		r.foundRepo()
+		return nil
+	}
+	tool, err := git.New(r.journal.dir.Work())
+	if err != nil {
+		return err
+	}
+	return r.openRepo(ctx, tool)
+}
+
 // openRepo finds the commit that the agent starts from.
 func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
 	if r.checkout, err = openRepo(ctx, tool, r.o.Repo); err != nil {
@@ -186,9 +203,13 @@ func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
 	if base := r.journal.record.Base; base != "" { // another controller has begun the run
 		r.checkout.target.Head = base
 	}
+	r.foundRepo()
+	return nil
+}
+
+func (r *run) foundRepo() {
 	r.result.Repo, r.result.Base = r.checkout.target.Dir, r.checkout.target.Head
 	r.journal.record.Repo = r.checkout.target.Dir
-	return nil
 }
 
 // cloneName is the clone in the work directory of a run.
@@ -250,7 +271,15 @@ func (r *run) createSandbox(ctx context.Context) error {
 	r.box = &box{sandbox: s}
 	r.box.endOnForce(r.control.forced)
 	r.journal.record.Sandbox, r.journal.record.Workdir, r.journal.record.Base = s.ID(), r.checkout.start, r.checkout.target.Head
-	return errors.Join(r.journal.storeUnfinished(unfinished{r.result, r.program.canary}), r.journal.write())
+	return errors.Join(r.storeUnfinished(), r.journal.write())
+}
+
+// storeUnfinished stores what is known of the run, where another controller may take it over.
+func (r *run) storeUnfinished() error {
+	if _, can := r.o.Backend.(sandbox.Taker); !can {
+		return nil
+	}
+	return r.journal.storeUnfinished(unfinished{r.result, r.program.canary})
 }
 
 // defaultReady is the time limit for the first answer of a supervisor.
@@ -304,7 +333,7 @@ func (r *run) bootstrap(ctx context.Context) error {
 		return err
 	}
 	r.result.Added = p.Added
-	if err := r.journal.storeUnfinished(unfinished{r.result, r.program.canary}); err != nil {
+	if err := r.storeUnfinished(); err != nil {
 		return err
 	}
 	if err := bootstrap.Apply(ctx, r.box.sandbox, p); err != nil {

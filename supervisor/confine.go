@@ -41,11 +41,13 @@ func provenConfined() error {
 	if _, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_PROCESS_KEYRING, false); !errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("a refused call is not refused: %w", err)
 	}
-	threads, err := filepath.Glob("/proc/self/task/*/status")
+	const tasks = "/proc/self/task"
+	threads, err := os.ReadDir(tasks)
 	if err != nil || len(threads) == 0 {
 		return errors.Join(errors.New("the threads cannot be listed"), err)
 	}
-	for _, name := range threads {
+	for _, t := range threads {
+		name := filepath.Join(tasks, t.Name(), "status")
 		status, err := os.ReadFile(name)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			continue // it has ended

@@ -105,8 +105,7 @@ func (p *crashFixture) at(steps []string, step string, k int, do func()) {
 }
 
 // moments is the number of times that the controller is killed in each step: at
-// the first open of a file, at the last one, which is the record of the next
-// step, and between them.
+// the first open of a file, at the last one, and between them.
 var moments = flag.Int("moments", 3, "how often a run is killed in each step")
 
 func TestAControllerKilledAtAnyMomentLeavesNothing(t *testing.T) {

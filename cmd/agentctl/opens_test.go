@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -160,18 +159,13 @@ func (o *opens) look(file int) {
 	o.each(open{o.step, o.number, name})
 }
 
-// current is the step in the newest record. The record is written when a step
-// begins, so this write is the last open of the previous step.
+// current is the step in the newest record.
 func (o *opens) current() string {
 	records, _ := filepath.Glob(filepath.Join(o.runs, "*", "record.json"))
 	if len(records) == 0 {
 		return beforeSteps
 	}
-	var r record.Record
-	data, err := os.ReadFile(records[len(records)-1])
-	if err == nil {
-		err = json.Unmarshal(data, &r)
-	}
+	r, err := record.Read(filepath.Dir(records[len(records)-1]))
 	switch {
 	case err != nil:
 		o.t.Errorf("run record: %v", err)

@@ -161,8 +161,12 @@ func newBatch(o Options, path string, lock *os.File) (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
+	shared, err := controller.NewShared(filepath.Join(path, workDir))
+	if err != nil {
+		return nil, errors.Join(err, j.close())
+	}
 	b := &Batch{
-		o: o, store: store{path, lock, j}, shared: controller.NewShared(), view: newView(path, s), queue: newQueue(s.Items, s.Caps),
+		o: o, store: store{path, lock, j}, shared: shared, view: newView(path, s), queue: newQueue(s.Items, s.Caps),
 		running: map[int]*going{}, kick: make(chan struct{}, 1), ended: make(chan ending), ask: make(chan request),
 	}
 	if o.Notify == nil {
@@ -230,7 +234,7 @@ func (b *Batch) Run(ctx context.Context) (*View, error) {
 		err = errors.Join(err, closed)
 		b.view.Status = StatusUnwritten
 	}
-	return b.View(), errors.Join(err, b.store.close())
+	return b.View(), errors.Join(err, b.shared.Close(), b.store.close())
 }
 
 // status is the status of a batch that ends.

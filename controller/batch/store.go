@@ -24,6 +24,7 @@ const (
 	journalFile = "journal.jsonl"
 	lockFile    = "lock" // locked by the process that works on the batch
 	socketFile  = "socket"
+	workDir     = "work" // of the process that works on it
 )
 
 // Stored is what is stored of a batch when it is made.

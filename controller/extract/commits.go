@@ -67,16 +67,16 @@ var lenient = []string{"-c", "transfer.fsckObjects=false", "-c", "fetch.fsckObje
 // collectCommits fetches new commits into the target. Those of HEAD become in.Branch;
 // other branches get names derived from it.
 func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Result) error {
-	at, err := in.about(ctx)
-	if err != nil {
-		return fmt.Errorf("commits: %w", err)
-	}
 	tips, err := newTips(ctx, ex, in)
 	if err != nil {
 		return fmt.Errorf("commits: %w", err)
 	}
 	if len(tips) == 0 {
 		return nil
+	}
+	at, err := in.about(ctx)
+	if err != nil {
+		return fmt.Errorf("commits: %w", err)
 	}
 	if at.work, err = os.MkdirTemp(in.Out, ".agentsh-bundle-"); err != nil {
 		return fmt.Errorf("commits: %w", err)

@@ -75,11 +75,18 @@ func Collect(ctx context.Context, ex sandbox.Executor, in Input) (Result, error)
 	if err := in.check(); err != nil {
 		return res, fmt.Errorf("extract: %w", err)
 	}
+	record := newReplay(relative(in))
+	changes := ex.EachChange(ctx, record.add)
 	var commits error
-	if in.Target != "" {
+	if in.Target != "" && (changes != nil || record.git) {
 		commits = collectCommits(ctx, ex, in, &res)
 	}
-	files := collectFiles(ctx, ex, in, &res)
+	files := changes
+	if changes != nil {
+		files = fmt.Errorf("changed files: %w", changes)
+	} else {
+		files = collectFiles(ctx, ex, in, record.net(), &res)
+	}
 	if err := errors.Join(commits, files); err != nil {
 		res.Partial = true
 		return res, fmt.Errorf("extract: %w", err)
@@ -109,12 +116,7 @@ func (in *Input) check() error {
 }
 
 // collectFiles receives the changed files of the working tree.
-func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Result) error {
-	record := newReplay(relative(in))
-	if err := ex.EachChange(ctx, record.add); err != nil {
-		return fmt.Errorf("changed files: %w", err)
-	}
-	w := record.net()
+func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, w changed, res *Result) error {
 	res.Deleted, res.By = w.deleted, w.by
 	if len(w.trees)+len(w.names) == 0 {
 		return nil
@@ -203,7 +205,8 @@ type replay struct {
 	now  map[string]kind
 	gone map[string]bool // was removed at some time and may have been created again
 	by   map[string]wire.ChangedBy
-	size int // bytes of the names
+	size int  // bytes of the names
+	git  bool // the git directory of the repository changed, other than its index: it may have new commits
 }
 
 func newReplay(repo string) *replay {
@@ -212,6 +215,7 @@ func newReplay(repo string) *replay {
 
 // add replays one change.
 func (s *replay) add(c wire.Change) error {
+	s.git = s.git || s.inGit(string(c.Path)) || s.inGit(string(c.From))
 	name, ok := below(string(c.Path), s.repo)
 	if ok && (c.By == wire.ByHost || c.By == wire.ByBoth) {
 		s.by[name] = c.By
@@ -235,6 +239,16 @@ func (s *replay) add(c wire.Change) error {
 		s.set(name, alone)
 	}
 	return s.room()
+}
+
+// inGit reports whether a change of a path may be one of the repository's commits or branches: it
+// is in the git directory, or above it. The index has none.
+func (s *replay) inGit(name string) bool {
+	dir := path.Join(s.repo, ".git")
+	if name == "" || name == dir+"/index" || name == dir+"/index.lock" {
+		return false
+	}
+	return strings.HasPrefix(name+"/", dir+"/") || strings.HasPrefix(dir, name+"/") || !wire.IsNamePath(name)
 }
 
 func (s *replay) set(name string, k kind) {

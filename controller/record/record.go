@@ -84,8 +84,9 @@ const File = "record.json"
 // [Dir.Store], a lock file that the controller locks while it is alive, and a
 // work directory that is removed at the end.
 type Dir struct {
-	Path string
-	lock *os.File
+	Path  string
+	lock  *os.File
+	steps *os.File // nil: not open
 }
 
 // NewRunID returns a unique id. Ids sort by time.
@@ -168,7 +169,16 @@ func (d *Dir) Write(r Record) error {
 func (d *Dir) RemoveWork() error { return statedir.RemoveTree(d.Work()) }
 
 // Close releases the lock.
-func (d *Dir) Close() error { return d.lock.Close() }
+func (d *Dir) Close() error {
+	var err error
+	if d.steps != nil {
+		err = d.steps.Close()
+	}
+	return errors.Join(err, d.lock.Close())
+}
+
+// Read reads the record in a run's directory, with the steps so far.
+func Read(dir string) (Record, error) { return read(dir) }
 
 // read reads and checks the record in a run's directory. Its errors name the
 // file.
@@ -187,6 +197,9 @@ func read(dir string) (Record, error) {
 		return Record{}, fmt.Errorf("read run record %s: unknown version %d", file, r.Version)
 	case r.RunID != filepath.Base(dir):
 		return Record{}, fmt.Errorf("read run record %s: it belongs to run %.64q", file, r.RunID)
+	}
+	if r.Status == StatusRunning {
+		return withSteps(dir, r)
 	}
 	return r, nil
 }
