@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -29,7 +28,7 @@ type batchFlags struct {
 	out      string
 	json     bool
 	dryRun   bool
-	resume   bool
+	once     bool
 	deadline time.Duration
 	tokens   int64
 	usd      float64
@@ -76,7 +75,7 @@ SIGINT and SIGTERM.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, with a directory for each run (default: out of the file, or out/NAME-OF-BATCH)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "check everything, print the runs and start none")
-	flags.BoolVar(&f.resume, "resume", false, "go on with the last batch of the same file that is not finished, if there is one")
+	flags.BoolVar(&f.once, "once", false, "go on with the last batch of the same file, if there is one; one that has ended is not started again")
 	f.run.addPlace(cmd)
 	f.addGoing(cmd)
 	f.run.load.add(cmd)
@@ -130,12 +129,15 @@ func (f *batchFlags) start(ctx context.Context, file string, cmd *cobra.Command)
 	if f.dryRun {
 		return printSpec(cmd.OutOrStdout(), spec, f.json)
 	}
-	if f.resume {
-		v, err := batch.Unfinished(base.State, digest)
-		if err != nil {
+	if f.once {
+		v, err := batch.OfFile(base.State, digest)
+		switch {
+		case err != nil:
 			return &failure{code: controller.ExitSandbox, err: err}
-		}
-		if v != nil {
+		case v != nil && !v.Live && !v.CanResume():
+			newBatchProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.json).end(v)
+			return f.ended(ctx, v, nil)
+		case v != nil:
 			return f.goOn(ctx, v, cmd)
 		}
 	}
@@ -228,11 +230,10 @@ func (f *batchFlags) ended(ctx context.Context, v *batch.View, err error) error 
 		hint = "'agentctl batch resume " + v.ID + "' goes on with it"
 	}
 	if err != nil {
-		code := controller.ExitSandbox
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			hint = "free some disk space; " + hint
+		if isFull(err) {
+			hint = freeSpace + "; then " + hint
 		}
-		return &failure{code: code, err: err, hint: hint}
+		return &failure{code: controller.ExitSandbox, err: err, hint: hint}
 	}
 	left := func(why string) error {
 		return fmt.Errorf("%s: %s not done", why, text.Count(v.Counts.All-v.Counts.Done(), "run"))
@@ -256,12 +257,19 @@ func (f *batchFlags) ended(ctx context.Context, v *batch.View, err error) error 
 	return &failure{code: controller.ExitSandbox, err: left("the batch was stopped"), hint: hint}
 }
 
+// freeSpace is the hint about a full disk.
+const freeSpace = "free some disk space, or set XDG_STATE_HOME to a larger file system"
+
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
 // batchFailure is the error of a batch that was not opened.
 func batchFailure(err error) error {
 	f := &failure{code: controller.ExitSandbox, err: err}
-	var used *batch.InUse
-	if errors.As(err, &used) {
+	switch {
+	case errors.As(err, new(*batch.InUse)):
 		f.hint = "'agentctl batch stop' ends it"
+	case isFull(err):
+		f.hint = freeSpace
 	}
 	return f
 }
@@ -377,12 +385,4 @@ func completeBatches(keep func(*batch.View) bool) cobra.CompletionFunc {
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// batchFile reports whether a file is a batch.
-func batchFile(name string) bool {
-	if info, err := os.Stat(name); err != nil || info.IsDir() {
-		return false
-	}
-	return batch.Is(filepath.Clean(name))
 }

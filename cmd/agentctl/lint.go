@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
+	"agentsh/controller/batch"
 	"agentsh/controller/harness"
 	"agentsh/controller/provider"
+	"agentsh/controller/sandbox/local"
 	"agentsh/internal/text"
 )
 
@@ -79,9 +81,9 @@ func newLintCommand() *cobra.Command {
 		Example: "  agentctl lint\n" +
 			"  agentctl lint --strict --output sarif harness/fix.yaml\n" +
 			"  agentctl lint --repo . harness/fix.yaml",
-		Short: "Check harness files",
+		Short: "Check harness files and batches",
 		Long: `lint checks harness files with their bases and reports every problem with its
-place. A directory stands for the harness files in it or in its directory
+place. Of a batch it checks the harnesses and repositories too that it names. A directory stands for the harness files in it or in its directory
 harness: all YAML files but the policies, profiles and providers that they name.
 Without an argument the current directory is checked, without --forge the blocks
 of all forges in turn. A harness without a policy is an error. A base of another
@@ -149,13 +151,13 @@ func lintAll(args []string, o harness.Options, check func(name string) (harness.
 	if err != nil {
 		return nil, 0, err
 	}
+	files, batches, ps := lintBatches(l, files)
 	builtOn := map[string]string{} // a file that builds on another, by the real name of that
 	for _, name := range files {
 		for _, base := range l.Bases(name) {
 			builtOn[realName(base)] = name
 		}
 	}
-	var ps harness.Problems
 	var whole []string // those that a run can start with
 	for _, name := range files {
 		if child, ok := builtOn[realName(name)]; ok {
@@ -166,7 +168,7 @@ func lintAll(args []string, o harness.Options, check func(name string) (harness.
 		ps = append(ps, lintFile(l, name, o.Forge)...)
 	}
 	if ps.HasErrors() {
-		return strongest(ps), len(files), nil // a run refuses these first
+		return strongest(ps), len(files) + batches, nil // a run refuses these first
 	}
 	for _, name := range whole {
 		more, err := check(name)
@@ -175,7 +177,42 @@ func lintAll(args []string, o harness.Options, check func(name string) (harness.
 		}
 		ps = append(ps, more...)
 	}
-	return strongest(ps), len(files), nil
+	return strongest(ps), len(files) + batches, nil
+}
+
+// lintBatches checks the batches among files. It returns the harness files, with those that the batches
+// name, and the number of batches.
+func lintBatches(l *harness.Loader, files []string) (harnesses []string, batches int, ps harness.Problems) {
+	known := map[string]bool{}
+	add := func(name string) {
+		if real := realName(name); !known[real] {
+			known[real] = true
+			harnesses = append(harnesses, name)
+		}
+	}
+	var named []string
+	for _, name := range files {
+		if !batch.Is(name) {
+			add(name)
+			continue
+		}
+		batches++
+		spec, _, more := batch.Load(name, nil)
+		if spec != nil {
+			more = append(more, spec.Check(func(file string) (d batch.Described, _ harness.Problems) {
+				named = append(named, file)
+				if h, _ := l.Load(file); h != nil { // its problems are reported once, below
+					d = batch.Described{Backend: h.Backend.Or(local.Name), Provider: controller.ModelProvider(h)}
+				}
+				return d, nil
+			})...)
+		}
+		ps = append(ps, more...)
+	}
+	for _, name := range named {
+		add(name)
+	}
+	return harnesses, batches, ps
 }
 
 // lintFiles are the files of the command line and the harness files of its directories.

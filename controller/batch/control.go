@@ -80,7 +80,11 @@ func (b *Batch) listen(ctx context.Context) (*control, error) {
 	return c, nil
 }
 
+// close may be called on a nil control.
 func (c *control) close() error {
+	if c == nil {
+		return nil
+	}
 	c.cancel()
 	_ = c.listener.Close() // it may be closed already
 	c.wg.Wait()

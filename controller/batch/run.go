@@ -32,7 +32,9 @@ type Options struct {
 	Deadline time.Duration // from now; 0: that of the file
 	Budget   Budget        // zero fields: those of the file
 
-	run, takeOver func(context.Context, controller.Options, string) (controller.Result, error) // tests
+	// Of tests.
+	run, takeOver func(context.Context, controller.Options, string) (controller.Result, error)
+	deaf          bool // nobody can stop runs: a bubble of package synctest has no socket
 }
 
 // Kinds of an [Event].
@@ -219,7 +221,7 @@ func (b *Batch) View() *View {
 func (b *Batch) Run(ctx context.Context) (*View, error) {
 	err := b.begin(ctx)
 	var c *control
-	if err == nil {
+	if err == nil && !b.o.deaf {
 		c, err = b.listen(ctx)
 	}
 	if err == nil {
@@ -319,6 +321,9 @@ func (b *Batch) loop(ctx context.Context) error {
 	later := time.NewTimer(0)
 	defer later.Stop()
 	for {
+		if b.taking == 0 {
+			b.collect(ctx)
+		}
 		wait := b.startSome(ctx)
 		if len(b.running) == 0 && (b.stopped != nil || b.queue.waiting == 0) {
 			break
@@ -370,7 +375,6 @@ func (b *Batch) halt(s *stop) {
 // something happens.
 func (b *Batch) startSome(ctx context.Context) (wait time.Duration) {
 	for b.stopped == nil && b.taking == 0 && len(b.running)+b.queue.waiting > 0 {
-		b.collect(ctx)
 		if used := b.overBudget(); used != "" {
 			b.halt(&stop{status: StatusBudget, why: used, cause: by("the budget of the batch")})
 			return 0

@@ -174,11 +174,11 @@ func Find(state statedir.Dir, name string) (*View, error) {
 	return open(state, found[0])
 }
 
-// Unfinished finds the newest batch of a file with a digest that has runs left; nil: there is none.
-func Unfinished(state statedir.Dir, digest string) (*View, error) {
+// OfFile finds the newest batch of a file with a digest; nil: there is none.
+func OfFile(state statedir.Dir, digest string) (*View, error) {
 	all, err := List(state)
 	for _, v := range all {
-		if v.Digest == digest && (v.Live || v.CanResume()) {
+		if v.Digest == digest {
 			return v, nil
 		}
 	}

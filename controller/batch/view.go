@@ -244,7 +244,7 @@ func isLive(state statedir.Dir, path string) (bool, error) {
 
 // CanResume reports whether there is anything left to do.
 func (v *View) CanResume() bool {
-	return !v.Live && slices.ContainsFunc(v.State, func(i ItemView) bool {
+	return !v.Live && v.Status == StatusAbandoned || !v.Live && slices.ContainsFunc(v.State, func(i ItemView) bool {
 		return i.State == StateWaiting || i.State == StateRetrying || i.State == StateCutOff || i.State == StateRunning
 	})
 }

@@ -2,11 +2,13 @@ package extract
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sort"
 	"strings"
+	"syscall"
 
 	"agentsh/controller/scan"
 )
@@ -48,23 +50,22 @@ func (in Input) acceptableTips(ctx context.Context, tips []tip, at scratch) ([]t
 		// A commit that builds on a refused commit is refused. So binary search finds
 		// the first acceptable commit of a list, newest first.
 		var failed error
+		reasons := map[int]*Refused{}
 		n := sort.Search(len(list), func(i int) bool {
 			why, err := c.check(ctx, list[i])
 			if err != nil && failed == nil {
 				failed = err
 			}
+			reasons[i] = why
 			return why == nil
 		})
 		if failed != nil {
 			return nil, nil, failed
 		}
-		if n > 0 {
-			why, err := c.check(ctx, list[n-1])
-			if err != nil {
-				return nil, nil, err
-			}
+		if n > 0 { // the search has looked at the one before the first acceptable one
+			why := *reasons[n-1]
 			why.Commit, why.Branch = list[n-1], t.ref
-			refused = append(refused, *why)
+			refused = append(refused, why)
 		}
 		if n < len(list) {
 			t.id = list[n]
@@ -113,6 +114,9 @@ func (c *checker) check(ctx context.Context, id string) (*Refused, error) {
 		return nil, context.Cause(ctx)
 	}
 	removed := os.RemoveAll(trial)
+	if err != nil && strings.Contains(err.Error(), "No space left on device") {
+		return nil, errors.Join(fmt.Errorf("%w (%w)", err, syscall.ENOSPC), removed)
+	}
 	if err != nil {
 		return &Refused{Rule: scan.RuleObject, Reason: objectReason(err.Error())}, removed
 	}
