@@ -84,6 +84,7 @@ var ranks = map[string]int{
 	"controller/attach":              3, // finds sandboxes in the records
 	"controller/provider":            2,
 	"controller/tools":               3, // tools of a sandbox, for agents outside; knows no run
+	"controller/agenthost":           3, // an agent's program on this machine, with the tools of its sandbox; knows no run
 	"controller/bootstrap":           3, // sends the files of a commit
 	"controller/extract":             2,
 	"controller/runtime":             2,
@@ -139,6 +140,7 @@ var beside = map[string][]string{
 	"cmd/agentctl":             {"controller/report", "controller/batch"},
 	"controller/report":        {"controller/batch"},
 	"controller/attach":        {"controller/record"},
+	"controller/agenthost":     {"controller/tools"},
 
 	"controller/openshell": {"internal/strictyaml", "policy", "policy/glob"},
 }

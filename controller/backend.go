@@ -48,8 +48,10 @@ func (p plan) withSpec(prog program, repoDir, runID string, keep time.Duration) 
 	if err != nil {
 		return p, err
 	}
-	if err := checkEnv(prog, rules, p.harness.Path(p.harness.Policy)); err != nil {
-		return p, err
+	if !prog.outside {
+		if err := checkEnv(prog, rules, p.harness.Path(p.harness.Policy)); err != nil {
+			return p, err
+		}
 	}
 	p.policy = rules
 	p.spec = sandbox.Spec{

@@ -45,11 +45,11 @@ func planSandbox(ctx context.Context, p plan, prog program, c checkout, to progr
 func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 	h := p.harness
 	in := bootstrap.Input{
-		Agent: h.AgentName(), Definition: h.Path(h.Agent), Note: canaryNote(prog.canary),
+		Agent: h.AgentName(), Definition: h.Path(h.Agent), Note: definitionNote(prog),
 		Repo: c.source.Dir, RepoName: repoName(c.target.Dir), Hidden: prog.hidden(),
 		Commit:   bootstrap.Commit{Tree: c.tree, Objects: c.objects},
 		Input:    h.Path(h.AgentInput),
-		AgentsMD: p.rules, Bridge: prog.runtime.Traits().Bridge,
+		AgentsMD: p.rules, Bridge: prog.runtime.Traits().Bridge && !prog.outside,
 	}
 	for _, s := range h.Skills {
 		overrides := map[string]string{}
@@ -79,6 +79,14 @@ func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 		in.Files = append(in.Files, file)
 	}
 	return in
+}
+
+// definitionNote is appended to the agent's definition in the sandbox. An agent on the host has its own.
+func definitionNote(prog program) []byte {
+	if prog.outside {
+		return nil
+	}
+	return canaryNote(prog.canary)
 }
 
 // skippedNames parses the skipped files of a plan: each entry begins with the

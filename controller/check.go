@@ -67,7 +67,7 @@ func Check(ctx context.Context, o Options) (onlyRun []string, found harness.Prob
 func (r *run) undo(ctx context.Context, made func() error) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
-	var err error
+	err := r.closeSide(ctx)
 	if r.box != nil {
 		err = r.step(ctx, deleteStep)
 	}

@@ -3,7 +3,9 @@ package controller
 import (
 	"crypto/rand"
 	"fmt"
+	"slices"
 
+	"agentsh/controller/agenthost"
 	"agentsh/controller/harness"
 	"agentsh/controller/provider"
 	"agentsh/internal/wire"
@@ -18,10 +20,9 @@ const placeholderPrefix = "agentsh-placeholder-"
 // providers, and adds it to env.sandbox under the credential's name. Only the
 // supervisor receives the values. It replaces placeholders in requests to the
 // provider's endpoints. References of the sandbox to the credential's variable
-// give the placeholder, too.
-func placeholders(x *harness.Expanded) ([]wire.Credential, harness.Problems) {
-	var out []wire.Credential
-	var ps harness.Problems
+// give the placeholder, too. The credentials that have one of the names in agent are those of the
+// agent's program on the host: the sandbox has neither them nor their placeholders.
+func placeholders(x *harness.Expanded, agent []string) (out []wire.Credential, own []agenthost.Credential, ps harness.Problems) {
 	hidden := map[string]string{}
 	refuse := func(at harness.Origin, format string, args ...any) {
 		ps = append(ps, harness.Problem{At: at, Severity: harness.Error, Rule: harness.RuleProvider, Message: fmt.Sprintf(format, args...)})
@@ -35,8 +36,8 @@ func placeholders(x *harness.Expanded) ([]wire.Credential, harness.Problems) {
 		for name, value := range d.Credentials {
 			at := source.Credentials[name].At
 			from := harness.References(x.Definitions[d.Name].Credentials[name].V)
-			own, taken := x.Sandbox[name]
-			taken = taken && own.V != value
+			set, taken := x.Sandbox[name]
+			taken = taken && set.V != value
 			switch {
 			case !env.ValidName(name) || env.Reserved(name):
 				refuse(at, "credentials.%s: the sandbox gets it as a variable, and this is not a valid name", name)
@@ -53,16 +54,24 @@ func placeholders(x *harness.Expanded) ([]wire.Credential, harness.Problems) {
 				Name: d.Name + "." + name, Placeholder: placeholderPrefix + rand.Text(), Value: value,
 				Endpoints: d.Endpoints, Header: d.Header, Query: d.Query, Path: d.Path,
 			}
+			if len(from) == 1 {
+				hidden[from[0]] = c.Placeholder
+			}
+			if slices.Contains(agent, name) {
+				if _, passed := x.Passed[name]; passed {
+					refuse(at, "credentials.%s: env_passthrough has it too: the agent's program gets the provider's", name)
+					continue
+				}
+				own = append(own, agenthost.Credential{Credential: c, Variable: name})
+				continue
+			}
 			out = append(out, c)
 			if x.Sandbox == nil {
 				x.Sandbox = harness.Map{}
 			}
 			x.Sandbox[name] = harness.Text{V: c.Placeholder, At: at}
-			if len(from) == 1 {
-				hidden[from[0]] = c.Placeholder
-			}
 		}
 	}
 	x.Hide(hidden)
-	return out, ps.Sorted()
+	return out, own, ps.Sorted()
 }

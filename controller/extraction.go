@@ -188,7 +188,7 @@ func (x extraction) output(ctx context.Context, w *work) error {
 	if err := statedir.RemoveTree(dir); err != nil {
 		return err
 	}
-	m, err := x.receive(ctx, wire.CopyOut{Dir: layout.Output, SkipGit: true}, outputName, tarfs.ReceiveOptions{
+	m, err := x.receive(ctx, x.sandbox, wire.CopyOut{Dir: layout.Output, SkipGit: true}, outputName, tarfs.ReceiveOptions{
 		UnpackOptions: tarfs.UnpackOptions{Limits: resultLimits, RefuseGit: true},
 	})
 	x.reportSkipped(w, m.Skipped)
@@ -223,31 +223,41 @@ func (x extraction) removeUnsafe(ctx context.Context, name string, w *work) erro
 	return nil
 }
 
-// receive copies files of the sandbox to name in the staging directory.
-func (x extraction) receive(ctx context.Context, req wire.CopyOut, name string, o tarfs.ReceiveOptions) (wire.Manifest, error) {
+// receive copies files to name in the staging directory.
+func (x extraction) receive(
+	ctx context.Context, from channel.ArchiveSource, req wire.CopyOut, name string, o tarfs.ReceiveOptions,
+) (wire.Manifest, error) {
 	parent, err := os.OpenRoot(filepath.Dir(filepath.Join(x.results.staging, name)))
 	if err != nil {
 		return wire.Manifest{}, err
 	}
 	defer func() { _ = parent.Close() }()
-	return channel.ReceiveArchive(ctx, x.sandbox, req, channel.ArchiveTarget{Parent: parent, Name: filepath.Base(name), Options: o})
+	return channel.ReceiveArchive(ctx, from, req, channel.ArchiveTarget{Parent: parent, Name: filepath.Base(name), Options: o})
 }
 
 // transcriptLimits bound the transcripts of an agent program.
 var transcriptLimits = tarfs.Limits{Files: 10_000, Bytes: 1 << 30}
 
+// programLogs are the agent program's own logs, where it ran.
+type programLogs struct {
+	from  sandbox.Executor
+	gone  func() error // why from has ended; nil: it has not
+	root  string       // that from serves
+	files []string     // absolute
+}
+
 // transcripts extracts the agent program's own logs of an iteration. It returns
 // their directory below the results, empty if there are none. They are only for
 // people to read, so an error is only a warning. skipped are the files that were
 // not taken, each with the reason.
-func (x extraction) transcripts(ctx context.Context, files []string, iteration int) (dir string, skipped []string) {
+func (x extraction) transcripts(ctx context.Context, logs programLogs, iteration int) (dir string, skipped []string) {
 	var paths []string
-	for _, name := range files {
-		if rel, below := strings.CutPrefix(name, layout.Sandbox+"/"); below {
+	for _, name := range logs.files {
+		if rel, below := strings.CutPrefix(name, logs.root+"/"); below {
 			paths = append(paths, rel)
 		}
 	}
-	if len(paths) == 0 || x.sandbox.Cause() != nil {
+	if len(paths) == 0 || logs.gone() != nil {
 		return "", nil
 	}
 	ctx, cancel := x.control.salvage(ctx, "taking the transcripts out")
@@ -256,7 +266,7 @@ func (x extraction) transcripts(ctx context.Context, files []string, iteration i
 	err := os.MkdirAll(filepath.Join(x.results.staging, transcriptsName), 0o755)
 	var m wire.Manifest
 	if err == nil {
-		m, err = x.receive(ctx, wire.CopyOut{Dir: layout.Sandbox, Paths: paths, Gone: true, SkipGit: true}, name, tarfs.ReceiveOptions{
+		m, err = x.receive(ctx, logs.from, wire.CopyOut{Dir: wire.Name(logs.root), Paths: paths, Gone: true, SkipGit: true}, name, tarfs.ReceiveOptions{
 			UnpackOptions: tarfs.UnpackOptions{Limits: transcriptLimits, RefuseGit: true}, KeepPartial: true,
 		})
 	}

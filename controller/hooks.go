@@ -15,6 +15,7 @@ import (
 	"agentsh/controller/harness"
 	"agentsh/controller/hook"
 	"agentsh/controller/runtime"
+	"agentsh/controller/sandbox"
 	"agentsh/controller/scan"
 	"agentsh/internal/layout"
 	"agentsh/internal/lazy"
@@ -50,7 +51,13 @@ func (l *agentLoop) readHookLog(ctx context.Context) {
 	if len(l.program.hooks.Active) == 0 {
 		return
 	}
-	data, err := l.sandbox.ReadFile(ctx, layout.HookLog, maxHookLog)
+	var from sandbox.Executor = l.sandbox
+	name := hooksInside.log
+	if l.side != nil {
+		from, _ = l.side.Executor()
+		name = hooksOutside.log
+	}
+	data, err := from.ReadFile(ctx, name, maxHookLog)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			l.progress.warn("the log of the hooks cannot be read: %v", err)
@@ -81,10 +88,10 @@ func wantedHooks(h harness.SandboxHooks) []string {
 const defaultFailOn = "high"
 
 // hookSettings are the settings of the named hooks.
-func hookSettings(p plan, names []string, trace string) (hook.Settings, error) {
+func hookSettings(p plan, names []string, trace string, at hookPlace) (hook.Settings, error) {
 	s := hook.Settings{
 		Version: 1, Program: p.harness.Runtime.Or(defaultRuntime), Trace: trace,
-		Log: layout.HookLog, Untold: layout.Refusals, Told: layout.HookState,
+		Log: at.log, Untold: at.untold, Told: at.told,
 	}
 	if err := s.FailOn.UnmarshalText([]byte(p.harness.Security.SandboxHooks.Tirith.FailOn.Or(defaultFailOn))); err != nil {
 		return s, err

@@ -17,7 +17,7 @@ func TestHooksRedactPlaceholders(t *testing.T) {
 	p := plan{
 		harness: &harness.Harness{}, values: &harness.Expanded{}, credentials: []wire.Credential{{Placeholder: placeholder, Value: value}},
 	}
-	s, err := hookSettings(p, []string{hook.SecretRedact}, "")
+	s, err := hookSettings(p, []string{hook.SecretRedact}, "", hooksInside)
 	if err != nil {
 		t.Fatal(err)
 	}

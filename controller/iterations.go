@@ -12,10 +12,12 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/controller/agenthost"
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/host"
+	"agentsh/controller/tools"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 )
@@ -36,6 +38,9 @@ type agentLoop struct {
 	legacy     runDirectory // of scripts of other runners
 
 	outside    func(context.Context, Workplace) error // in place of the agent; nil: it runs
+	side       *agenthost.Side                        // of an agent's program on the host; nil: it runs in the sandbox
+	tools      tools.Config                           // of such a program
+	ofProgram  runtime.Outside                        // of the last iteration of such a program
 	maxOutput  int64                                  // bytes that the agent may print in one iteration
 	iterations []IterationResult                      // iterations that ran
 	work       work                                   // of the last one that was extracted
@@ -81,7 +86,7 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 		return IterationResult{Number: n}, err
 	}
 	listener := newListener(n, l.results, l.progress)
-	limited := newOutputLimit(l.sandbox, l.maxOutput)
+	limited := newOutputLimit(l.runsAgent(), l.maxOutput)
 	var ex sandbox.Executor = limited
 	if l.outside != nil {
 		ex = l.sandbox // each tool has a limit of its own
@@ -99,7 +104,7 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 		failed = context.Cause(ctx)
 	}
 	var skipped []string
-	it.Transcripts, skipped = l.extraction.transcripts(ctx, rt.Transcripts(*in), n)
+	it.Transcripts, skipped = l.extraction.transcripts(ctx, l.transcripts(rt), n)
 	l.skipped = append(l.skipped, skipped...)
 	if l.work, err = l.extraction.run(ctx, l.work, n, failed != nil); err != nil {
 		return it, errors.Join(failed, err)
@@ -113,6 +118,9 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 // runAgent runs the agent of the harness, or what works in its place until the time limit.
 func (l *agentLoop) runAgent(ctx context.Context, ex sandbox.Executor, to *listener, limit time.Duration) (wire.Exit, error) {
 	in, rt := l.program.invocation, l.program.runtime
+	if l.side != nil {
+		return l.runOutside(ctx, ex, to)
+	}
 	if l.outside == nil {
 		return runtime.Run(ctx, ex, rt, in, to.add)
 	}
@@ -129,13 +137,35 @@ func (l *agentLoop) runAgent(ctx context.Context, ex sandbox.Executor, to *liste
 	return wire.Exit{Kind: wire.ExitExited}, err
 }
 
+// runsAgent runs the agent's program.
+func (l *agentLoop) runsAgent() sandbox.Executor {
+	if l.side == nil {
+		return l.sandbox
+	}
+	ex, _ := l.side.Executor()
+	return ex
+}
+
+// transcripts are the logs of the agent's program, where they are.
+func (l *agentLoop) transcripts(rt runtime.Runtime) programLogs {
+	if l.side == nil {
+		return programLogs{l.sandbox, l.sandbox.Cause, layout.Sandbox, rt.Transcripts(l.program.invocation)}
+	}
+	ex, root := l.side.Executor()
+	return programLogs{ex, l.side.Cause, root, l.ofProgram.Transcripts}
+}
+
 // removeState removes the program's own state of the previous iteration.
 func (l *agentLoop) removeState(ctx context.Context) error {
 	if l.program.invocation.Iteration == 1 {
 		return nil
 	}
-	for _, name := range l.program.runtime.State(l.program.invocation) {
-		if err := l.sandbox.Remove(ctx, name, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	state := l.ofProgram.State
+	if l.side == nil {
+		state = l.program.runtime.State(l.program.invocation)
+	}
+	for _, name := range state {
+		if err := l.runsAgent().Remove(ctx, name, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the state of the agent's program: %w", err)
 		}
 	}

@@ -14,8 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/controller/agenthost"
 	"agentsh/controller/harness"
 	"agentsh/controller/image"
+	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
@@ -25,10 +27,11 @@ import (
 // plan is the expanded harness of a run.
 type plan struct {
 	harness     *harness.Harness
-	values      *harness.Expanded // references to the host's variables are replaced
-	files       []harness.File    // for the sandbox
-	credentials []wire.Credential // of the providers, with their values
-	rules       []byte            // AGENTS.md for a repository without one; nil: none
+	values      *harness.Expanded      // references to the host's variables are replaced
+	files       []harness.File         // for the sandbox
+	credentials []wire.Credential      // of the providers, with their values
+	agent       []agenthost.Credential // of the agent's program on the host
+	rules       []byte                 // AGENTS.md for a repository without one; nil: none
 	spec        sandbox.Spec
 	policy      *policy.Policy // that of spec
 }
@@ -100,7 +103,10 @@ func openImage(ctx context.Context, h *harness.Harness, prog program, images ima
 		return root, badConfig("see 'Images' in doc/runs.md", "%s: %w", h.Image.At, err)
 	}
 	needed := []string{"git", prog.runtime.Traits().Program}
-	if len(prog.invocation.Argv) > 0 {
+	if prog.outside {
+		needed = needed[:1]
+	}
+	if len(prog.invocation.Argv) > 0 && !prog.outside {
 		needed[1] = prog.invocation.Argv[0]
 	}
 	for _, name := range needed {
@@ -165,7 +171,7 @@ func expand(h *harness.Harness, lookup harness.Lookup) (plan, error) {
 	p := plan{harness: h}
 	var ps harness.Problems
 	if p.values, ps = h.Expand(lookup); !ps.HasErrors() {
-		p.credentials, ps = placeholders(p.values)
+		p.credentials, p.agent, ps = placeholders(p.values, modelKeys(h))
 	}
 	if !ps.HasErrors() {
 		p.files, ps = p.values.Files()
@@ -174,6 +180,15 @@ func expand(h *harness.Harness, lookup harness.Lookup) (plan, error) {
 		return p, problemsFailure(ps)
 	}
 	return p, nil
+}
+
+// modelKeys are the credentials that stay with an agent's program on the host.
+func modelKeys(h *harness.Harness) []string {
+	rt, err := runtime.Lookup(h.Runtime.Or(defaultRuntime))
+	if out, can := rt.(runtime.Outsider); err == nil && can && h.Outside() {
+		return out.Model().Keys
+	}
+	return nil
 }
 
 // schema is the file of the JSON Schema of the agent's output; empty: none. Older

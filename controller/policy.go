@@ -144,7 +144,7 @@ type runRules struct {
 // newRunRules makes the rules that a run adds to its policy.
 func newRunRules(p plan, prog program, repoDir string) runRules {
 	return runRules{
-		program: p.scans(), commands: commandRules(p.scans(), prog.invocation.Hooks), files: fileRules(p, prog, repoDir), profiles: p.harness.Profiles,
+		program: p.scans(), commands: commandRules(p.scans(), prog.sandboxHooks()), files: fileRules(p, prog, repoDir), profiles: p.harness.Profiles,
 	}
 }
 
@@ -225,7 +225,7 @@ func fileRules(p plan, prog program, repoDir string) []fileRule {
 			Name: "own-program", Paths: []string{layout.Program}, Operations: []string{"read", "stat", "execute"}, Decision: "allow",
 		})
 	}
-	if len(prog.invocation.Hooks) > 0 {
+	if len(prog.sandboxHooks()) > 0 {
 		rules = append(rules, fileRule{
 			Name: "refusals", Paths: []string{layout.Refusals}, Operations: []string{"read", "stat"}, Decision: "allow",
 		}, fileRule{
@@ -247,6 +247,9 @@ func fileRules(p plan, prog program, repoDir string) []fileRule {
 		Name: "above-delivered-environment", Paths: []string{layout.Sandbox, layout.Workspace},
 		Operations: []string{"delete", "rename", "rmdir"}, Decision: "deny", Message: message,
 	})
+	if prog.outside { // its tools read what the harness delivered
+		return append(append(rules, deliveredFiles(nil)...), configurationRules()...)
+	}
 	if len(prog.files) == 0 {
 		return rules
 	}
@@ -271,13 +274,14 @@ func deliveredFiles(delivered []runtime.File) []fileRule {
 		dir = path.Join(layout.ConfigDir, dir)
 		files = append(files, dir, dir+"/**")
 	}
-	return []fileRule{
-		{Name: "delivered-files", Paths: files, Operations: changing, Decision: "deny", Message: message},
-		{
+	rules := []fileRule{{Name: "delivered-files", Paths: files, Operations: changing, Decision: "deny", Message: message}}
+	if len(above) > 0 {
+		rules = append(rules, fileRule{
 			Name: "above-delivered-files", Paths: slices.Sorted(maps.Keys(above)),
 			Operations: []string{"delete", "rename", "rmdir", "chmod", "chown", "symlink"}, Decision: "deny", Message: message,
-		},
+		})
 	}
+	return rules
 }
 
 const deliveredMessage = "what the controller delivered stays as it is"
@@ -295,7 +299,12 @@ func runtimeRules(prog program) []fileRule {
 			Name: "runtime-state", Paths: state, Operations: append([]string{"read", "list", "stat"}, changing...), Decision: "allow",
 		})
 	}
-	return append(rules, fileRule{
+	return append(rules, configurationRules()...)
+}
+
+// configurationRules let commands read what the harness delivered for the agent's program.
+func configurationRules() []fileRule {
+	return []fileRule{{
 		Name: "runtime-configuration", Paths: []string{layout.ConfigDir, layout.ConfigDir + "/**"}, Operations: changing,
 		Decision: "deny", Message: deliveredMessage,
 	}, fileRule{
@@ -306,7 +315,7 @@ func runtimeRules(prog program) []fileRule {
 		Operations: []string{"execute"}, Decision: "allow",
 	}, fileRule{ // programs look for files of theirs in every directory above the repository
 		Name: "sandbox-root", Paths: []string{layout.Sandbox, layout.Sandbox + "/*"}, Operations: []string{"list", "stat"}, Decision: "allow",
-	})
+	}}
 }
 
 // hiddenFiles prevents the agent from creating files of the repository that

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/controller/agenthost"
 	"agentsh/controller/harness"
 	"agentsh/controller/hook"
 	"agentsh/controller/record"
@@ -19,8 +20,10 @@ type program struct {
 	runtime    runtime.Runtime
 	invocation runtime.Invocation // without the fields of a single iteration
 	files      []runtime.File     // configuration of the program; no command may change it
+	besides    []runtime.File     // files of a program on the host, besides those of its runtime
 	hooks      Hooks
 	canary     string // hidden in the agent's definition; empty: none
+	outside    bool   // the program runs on the host; runtime is a [runtime.Outsider]
 	trace      string // id that findings share; empty: not enabled in the harness
 	warning    string // empty: none
 	id         runIdentity
@@ -53,7 +56,12 @@ func newProgram(p plan, file string, c checkout, id runIdentity) (program, error
 	if err != nil {
 		return program{}, bad(err)
 	}
-	prog := program{runtime: rt, invocation: in, id: id}
+	prog := program{runtime: rt, invocation: in, id: id, outside: p.harness.Outside()}
+	if prog.outside {
+		if err := checkOutsider(rt, in); err != nil {
+			return program{}, bad(err)
+		}
+	}
 	prog.invocation.Vars = agentVars(p, c.dir, id)
 	if p.harness.Security.Trace.Enabled.Or(false) {
 		prog.trace = findingsTrace(id)
@@ -61,12 +69,25 @@ func newProgram(p plan, file string, c checkout, id runIdentity) (program, error
 	if err := prog.addHooks(p); err != nil {
 		return prog, err
 	}
+	if prog.outside {
+		prog.invocation.Text += string(canaryNote(prog.canary))
+		return prog, nil
+	}
 	files, err := rt.Files(prog.invocation)
 	if err != nil {
 		return prog, bad(err)
 	}
 	prog.files = append(prog.files, files...)
 	return prog, nil
+}
+
+// checkOutsider rejects an agent that cannot work on the host.
+func checkOutsider(rt runtime.Runtime, in runtime.Invocation) error {
+	out, can := rt.(runtime.Outsider)
+	if !can {
+		return fmt.Errorf("container.harness: false: the runtime %s works in the sandbox only", rt.Name())
+	}
+	return out.CheckOutside(in)
 }
 
 // agentVars are variables of the run that agents of other runners read, too.
@@ -129,7 +150,7 @@ func findingsTrace(id runIdentity) string {
 // those above it, up to the top of the repository.
 func (p program) hidden() []string {
 	h, hides := p.runtime.(runtime.Hider)
-	if !hides {
+	if !hides || p.outside {
 		return nil
 	}
 	names := h.Hidden(p.invocation)
@@ -143,6 +164,29 @@ func (p program) hidden() []string {
 	return all
 }
 
+// hookPlace are the files of the hooks.
+type hookPlace struct{ settings, log, untold, told string }
+
+// Where hooks are: in the sandbox, or in the session of a program on the host.
+var (
+	hooksInside  = hookPlace{hookSettingsFile, layout.HookLog, layout.Refusals, layout.HookState}
+	hooksOutside = hookPlace{settings: agenthost.SessionDir + "/hooks.json", log: agenthost.SessionDir + "/hooks.log"}
+)
+
+// dropHooks is called where a program on the host has no session, and so no hooks.
+func (p *program) dropHooks() {
+	p.hooks.Active, p.hooks.Unavailable = []string{}, p.hooks.Active
+	p.invocation.Hooks, p.besides = nil, nil
+}
+
+// sandboxHooks are the hooks that run in the sandbox.
+func (p *program) sandboxHooks() []runtime.Hook {
+	if p.outside {
+		return nil
+	}
+	return p.invocation.Hooks
+}
+
 // hookSettingsFile is the file of the hooks' settings in the sandbox.
 const hookSettingsFile = layout.RuntimeDir + "/hooks.json"
 
@@ -154,6 +198,10 @@ func (p *program) addHooks(from plan) error {
 		names = wantedHooks(from.harness.Security.SandboxHooks)
 	}
 	p.hooks.Active = []string{}
+	place := hooksInside
+	if p.outside { // the results of the sandbox's tools have what was refused
+		place, names = hooksOutside, slices.DeleteFunc(names, func(name string) bool { return name == hook.Refusals })
+	}
 	if !p.runtime.Traits().Hooks {
 		names = slices.DeleteFunc(names, func(name string) bool { return name == hook.Refusals }) // no harness asks for it
 		p.hooks.Unavailable = names
@@ -165,7 +213,7 @@ func (p *program) addHooks(from plan) error {
 	if len(names) == 0 {
 		return nil
 	}
-	s, err := hookSettings(from, names, p.trace)
+	s, err := hookSettings(from, names, p.trace, place)
 	if err != nil {
 		return err
 	}
@@ -174,9 +222,14 @@ func (p *program) addHooks(from plan) error {
 		return err
 	}
 	p.canary, p.hooks.Active = s.Canary, names
-	p.files = append(p.files, runtime.File{Dest: hookSettingsFile, Data: append(data, '\n'), Mode: 0o644})
+	file := runtime.File{Dest: place.settings, Data: append(data, '\n'), Mode: 0o644}
+	if p.outside {
+		p.besides = append(p.besides, file)
+	} else {
+		p.files = append(p.files, file)
+	}
 	for _, after := range []bool{false, true} {
-		argv := []string{layout.Program, "hook", "--settings", hookSettingsFile}
+		argv := []string{layout.Program, "hook", "--settings", place.settings}
 		n := len(argv)
 		for _, name := range names {
 			if hook.After(name) == after {

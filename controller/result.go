@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"agentsh/controller/agenthost"
 	"agentsh/controller/extract"
 	"agentsh/controller/harness"
 	"agentsh/controller/prescript"
@@ -48,7 +49,8 @@ type Result struct {
 	Doc            string            `json:"doc,omitempty"`
 	Runtime        string            `json:"runtime,omitempty"`
 	Backend        string            `json:"backend"`
-	Image          *ResultImage      `json:"image,omitempty"` // whose files the sandbox had; absent: those of the machine
+	AgentHost      *agenthost.About  `json:"agent_host,omitempty"` // how the agent's program ran on the host; absent: in the sandbox
+	Image          *ResultImage      `json:"image,omitempty"`      // whose files the sandbox had; absent: those of the machine
 	Policy         string            `json:"policy_digest,omitempty"`
 	Engine         string            `json:"engine,omitempty"`   // of the sandbox; see doc/detect.md
 	Degraded       []string          `json:"degraded,omitempty"` // mechanisms that the sandbox ran without

@@ -238,8 +238,11 @@ func (r *results) dropFiles() error {
 }
 
 // copyAudit writes the audit log.
-func (r *results) copyAudit(from io.Reader) (err error) {
-	f, err := r.createFile(auditName)
+func (r *results) copyAudit(from io.Reader) error { return r.copyLog(auditName, from) }
+
+// copyLog writes a log.
+func (r *results) copyLog(name string, from io.Reader) (err error) {
+	f, err := r.createFile(name)
 	if err != nil {
 		return err
 	}

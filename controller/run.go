@@ -10,11 +10,13 @@ import (
 	"syscall"
 	"time"
 
+	"agentsh/controller/agenthost"
 	"agentsh/controller/harness"
 	"agentsh/controller/image"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/tools"
 	"agentsh/internal/statedir"
 )
 
@@ -63,6 +65,11 @@ type Member struct {
 // AgentOptions say how the agent works.
 type AgentOptions struct {
 	MaxOutput int64 // bytes that it may print in one iteration; 0: DefaultOutput
+	// Session makes the session of an agent's program on this machine, if the harness has it there;
+	// nil: none.
+	Session sandbox.Backend
+	// Tools are those of such an agent in a sandbox: the name of the server and its history.
+	Tools func(sandbox.Executor) tools.Config
 	// Outside works in the sandbox in place of the agent of the harness; nil: that runs. The
 	// work is taken out when it returns, as after an agent.
 	Outside func(context.Context, Workplace) error
@@ -88,14 +95,15 @@ type run struct {
 	counts   *counts
 	findings *findings
 
-	plan     plan     // set by load, expand and preflight
-	program  program  // set by preflight
-	checkout checkout // set by preflight, again by pre_script
-	results  *results // set by preflight
-	box      *box     // set by create_sandbox
-	work     work     // set by iterations
-	failed   error    // the first failure of a step
-	blocked  bool     // a scan withholds the results
+	plan     plan            // set by load, expand and preflight
+	program  program         // set by preflight
+	checkout checkout        // set by preflight, again by pre_script
+	results  *results        // set by preflight
+	box      *box            // set by create_sandbox
+	side     *agenthost.Side // set by agent_host; nil: the agent's program runs in the sandbox
+	work     work            // set by iterations
+	failed   error           // the first failure of a step
+	blocked  bool            // a scan withholds the results
 }
 
 // Run runs an agent. The result describes the run up to its end, also if there
@@ -239,6 +247,9 @@ func checkFull(f *Failure, dirs []string) {
 func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
+	if err := r.closeSide(ctx); err != nil { // it failed before deliver
+		r.progress.warn("%v", err)
+	}
 	if r.box != nil {
 		last := deleteStep
 		if r.keeps() {

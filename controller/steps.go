@@ -41,6 +41,7 @@ var steps = []step{
 	{name: "wait_ready", do: (*run).waitReady, check: true},
 	{name: "bootstrap", do: (*run).bootstrap, check: true},
 	{name: "scan_sandbox", do: (*run).scanSandbox, check: true, when: (*run).scans},
+	{name: stepAgentHost, do: (*run).agentHost, check: true, when: (*run).agentOnHost},
 	{name: stepIterations, do: (*run).iterations},
 	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: (*run).scans},
 	{name: "deliver", do: (*run).deliver, salvage: true, when: func(r *run) bool { return !r.blocked }},
@@ -138,6 +139,9 @@ func (r *run) preflight(ctx context.Context) error {
 	}
 	if r.plan.spec.Identity, err = operatorIdentity(lookupIn(r.o.Environ), r.o.Repo); err != nil {
 		r.progress.warn("git has no identity in the sandbox: %s", err)
+	}
+	if err := r.checkAgent(); err != nil {
+		return err
 	}
 	if err := r.openImage(ctx); err != nil {
 		return err
@@ -370,9 +374,17 @@ func (r *run) iterations(ctx context.Context) error {
 	loop := &agentLoop{
 		harness: r.plan.harness, program: r.program, sandbox: r.box.sandbox, results: r.results, scripts: r.scripts(), progress: r.progress,
 		legacy: r.runDirectory(), counts: r.counts, maxOutput: r.o.Agent.MaxOutput, outside: r.o.Agent.Outside,
-		extraction: newExtraction(r),
+		extraction: newExtraction(r), side: r.side,
+	}
+	if r.side != nil && r.o.Agent.Tools != nil {
+		loop.tools = r.o.Agent.Tools(r.box.sandbox)
 	}
 	err := loop.run(ctx)
+	if r.side != nil {
+		if stopped := r.side.Stop(context.WithoutCancel(ctx)); stopped != nil {
+			r.progress.warn("%v", stopped)
+		}
+	}
 	r.work = loop.work
 	r.result.took(loop.work, loop.iterations, loop.skipped)
 	return err
@@ -435,7 +447,10 @@ func (r *run) deliver(ctx context.Context) error {
 	if err := addAudit(ctx, r.box.sandbox, r.results, r.counts); err != nil {
 		return err
 	}
-	var err error
+	err := r.closeSide(ctx)
+	if err != nil {
+		return err
+	}
 	r.result.Trashed, err = r.box.sandbox.Trash(ctx, filepath.Join(r.results.staging, trashName))
 	if errors.Is(err, sandbox.ErrGone) { // it was elsewhere
 		r.progress.warn("deleted files are lost: %v", err)

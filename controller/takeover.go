@@ -13,6 +13,7 @@ import (
 	"agentsh/controller/git"
 	"agentsh/controller/record"
 	"agentsh/controller/sandbox"
+	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
@@ -165,10 +166,10 @@ func (t *takeover) takeWork(ctx context.Context) error {
 			Number: len(all) + 1, Exit: wire.Exit{Kind: wire.ExitLost, Message: "the controller of the run was killed"},
 		})
 	}
-	n, x, in := len(all), newExtraction(r), r.program.invocation
+	n, x, in, s := len(all), newExtraction(r), r.program.invocation, r.box.sandbox
 	in.Iteration = n
 	var skipped []string
-	all[n-1].Transcripts, skipped = x.transcripts(ctx, r.program.runtime.Transcripts(in), n)
+	all[n-1].Transcripts, skipped = x.transcripts(ctx, programLogs{s, s.Cause, layout.Sandbox, r.program.runtime.Transcripts(in)}, n)
 	w, err := x.run(ctx, work{}, n, r.failed != nil)
 	r.work = w
 	r.result.took(w, all, skipped)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"agentsh/controller"
+	"agentsh/controller/sandbox"
 	"agentsh/controller/tools"
 	"agentsh/internal/socket"
 )
@@ -80,11 +81,16 @@ func (c *toolClients) close() {
 	}
 }
 
+// toolsOf are the tools of the sandbox of a run.
+func toolsOf(box sandbox.Executor) tools.Config {
+	return tools.Config{Program: "agentctl", Version: version, History: historyOf(box)}
+}
+
 // serve serves the tools of a run until its client or ctx ends.
 func (c *toolClients) serve(ctx context.Context, w controller.Workplace) error {
-	box, err := tools.New(ctx, tools.Config{
-		Program: "agentctl", Version: version, Sandbox: w.Sandbox, Dir: w.Dir, Env: w.Env, Run: w.Run, History: historyOf(w.Sandbox),
-	})
+	cfg := toolsOf(w.Sandbox)
+	cfg.Sandbox, cfg.Dir, cfg.Env, cfg.Run = w.Sandbox, w.Dir, w.Env, w.Run
+	box, err := tools.New(ctx, cfg)
 	if err != nil {
 		return err
 	}

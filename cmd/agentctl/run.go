@@ -15,7 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/local"
 	"agentsh/internal/foreground"
+	"agentsh/internal/statedir"
 )
 
 // runFlags are the flags of agentctl run.
@@ -215,8 +218,17 @@ func (f *runFlags) options(file string) (controller.Options, error) {
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
 		Backend: backend, State: state, Model: controller.ModelOptions{Program: scanner, Config: config},
 		Gateway: gateway, Caller: controller.Caller{Environ: os.Environ()}, Images: images, KeepSandbox: f.keep,
-		Agent: controller.AgentOptions{MaxOutput: f.output << 20},
+		Agent: controller.AgentOptions{MaxOutput: f.output << 20, Session: f.agentSession(state, config), Tools: toolsOf},
 	}, nil
+}
+
+// agentSession makes sessions of agents' programs on this machine.
+func (f *runFlags) agentSession(state statedir.Dir, config string) sandbox.Backend {
+	agentsh, err := absolute(f.agentsh)
+	if err != nil { // openState has made it
+		return nil
+	}
+	return local.New(local.Config{State: state, Agentsh: agentsh, Operator: config})
 }
 
 // absolute is the absolute path of a file in a flag; empty stays empty.

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -29,6 +30,10 @@ var Consumers = map[string]string{
 	"backend":                         "create sandbox",
 	"connect":                         "create sandbox",
 	"connect_key":                     "create sandbox",
+	"container.harness":               "runtime",
+	"container.env_passthrough":       "runtime",
+	"container.confine_agent":         "runtime",
+	"container.model_hosts":           "runtime",
 	"container.user":                  "create sandbox",
 	"container.memory_mb":             "create sandbox",
 	"container.cpus":                  "create sandbox",
@@ -135,10 +140,7 @@ func particular(where string) string {
 var Unsupported = map[string]string{
 	"plugins.env":       "plugins get no variables of their own; write env.sandbox",
 	"plugins.pi":        "no runtime here takes arguments for plugins",
-	"container.harness": "the agent always runs in the sandbox",
 	"container.backend": "backend names the kind of the sandbox",
-
-	"container.env_passthrough": "variables of this host cross by env.sandbox alone",
 
 	"steer":               "a running agent takes no updates",
 	"api_servers":         "a server with credentials of this machine would obey the sandbox; use a provider",
@@ -234,9 +236,43 @@ func (h *Harness) unsupported(s Severity) Problems {
 		}
 	})
 	ps = append(ps, h.Security.contradictions(s)...)
+	ps = append(ps, h.place(s, runtime)...)
 	for _, entry := range h.Providers {
 		if isURL(entry.V) {
 			ps = append(ps, notFetched(s, "providers", entry.At))
+		}
+	}
+	return ps
+}
+
+// Outsiders are the runtimes whose programs can work on the host, with the tools of the sandbox.
+var Outsiders = []string{"claude", "codex", "command"}
+
+// place reports settings that have no effect where the agent's program runs.
+func (h *Harness) place(s Severity, runtime string) Problems {
+	var ps Problems
+	add := func(at Origin, format string, args ...any) {
+		ps = append(ps, Problem{At: at, Severity: s, Rule: RuleUnsupport, Message: fmt.Sprintf(format, args...)})
+	}
+	c := h.Container
+	if !h.Outside() {
+		if c.ConfineAgent.IsSet() {
+			add(c.ConfineAgent.At, "container.confine_agent has no effect without container.harness: false")
+		}
+		for _, host := range c.ModelHosts {
+			add(host.At, "container.model_hosts has no effect without container.harness: false: network_rules of the policy name the hosts")
+		}
+		return ps
+	}
+	if !contains(Outsiders, runtime) {
+		add(c.Harness.At, "container.harness: false is not supported here for the runtime %s, only for %s", runtime, strings.Join(Outsiders, ", "))
+	}
+	for _, p := range h.Plugins {
+		add(p.Path.At, "plugins.path is not supported with container.harness: false: a plugin runs programs outside of the sandbox")
+	}
+	for _, host := range c.ModelHosts {
+		if c.ConfineAgent.V == ConfineNever {
+			add(host.At, "container.model_hosts has no effect with confine_agent: never")
 		}
 	}
 	return ps

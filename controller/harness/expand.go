@@ -189,6 +189,7 @@ type Expanded struct {
 	Sources     []HostFile          // host_files with their sources expanded; optional ones with an unset variable are left out
 	Credentials map[string]Provider // the providers with credentials and config expanded
 	Schema      Text                // validation_loop.schema, expanded
+	Passed      Map                 // container.env_passthrough with the values of the host
 	lookup      Lookup
 }
 
@@ -221,6 +222,7 @@ func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 		x.Credentials[name] = p
 	}
 	x.Schema = e.text(h.ValidationLoop.Schema)
+	x.passThrough(e)
 	if len(e.unset) == 0 {
 		h.checkSchema(&e.ps, x.Schema)
 	}
@@ -231,6 +233,23 @@ func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 		return nil, ps
 	}
 	return x, nil
+}
+
+// passThrough takes the host's values of env_passthrough. An agent in the sandbox has them by
+// env.sandbox.
+func (x *Expanded) passThrough(e *expander) {
+	x.Passed = Map{}
+	for _, name := range x.Container.EnvPassthrough {
+		if why := reservedInSandbox(name.V); why != "" {
+			e.ps.errorf(name.At, RuleReserved, "container.env_passthrough: %s %s", name.V, why)
+			continue
+		}
+		x.Passed[name.V] = e.text(Text{V: "${" + name.V + "}", At: name.At})
+		if _, own := x.Sandbox[name.V]; x.Outside() || own {
+			continue
+		}
+		x.Sandbox[name.V] = x.Passed[name.V]
+	}
 }
 
 // unsetInFiles adds the unset variables of delivered files, so that all of them
@@ -294,6 +313,11 @@ func (x *Expanded) Hide(texts map[string]string) {
 			return text, true
 		}
 		return before(name)
+	}
+	for name, text := range texts {
+		if was, passed := x.Passed[name]; passed && !x.Outside() && x.Sandbox[name] == was {
+			x.Sandbox[name] = Text{V: text, At: was.At}
+		}
 	}
 	e := newExpander(x.lookup)
 	for name, v := range x.Env.Sandbox {

@@ -149,6 +149,8 @@ type Container struct {
 	Harness        Value[bool]    `harness:"harness"`
 	Backend        Text           `harness:"backend"`
 	EnvPassthrough Texts          `harness:"env_passthrough"`
+	ConfineAgent   Text           `harness:"confine_agent"`
+	ModelHosts     Texts          `harness:"model_hosts"`
 	User           Text           `harness:"user"`
 	MemoryMB       Value[int]     `harness:"memory_mb"`
 	CPUs           Value[float64] `harness:"cpus"`
@@ -157,6 +159,13 @@ type Container struct {
 	Network        Text           `harness:"network"`
 	Mounts         []Mount        `harness:"mounts"`
 }
+
+// Values of confine_agent.
+const (
+	ConfineAlways     = "always"
+	ConfineIfPossible = "if_possible"
+	ConfineNever      = "never"
+)
 
 // Mount is a directory of the engine's machine, or a volume, in a container.
 type Mount struct {
@@ -273,6 +282,9 @@ type APIServer struct {
 func (h *Harness) AgentName() string {
 	return strings.TrimSuffix(filepath.Base(h.Agent.V), ".md")
 }
+
+// Outside reports whether the agent's program runs on the host, with the tools of the sandbox.
+func (h *Harness) Outside() bool { return !h.Container.Harness.Or(true) }
 
 // Path makes a path of the harness absolute. Relative paths are relative to the
 // root. The empty path stays empty.

@@ -81,6 +81,7 @@ var (
 	levelRE    = lazy.Regexp(`^[a-z][a-z0-9_-]*$`)
 	stageRE    = lazy.Regexp(`^(pre_script|runtime|post_script|default)$`)
 	hostnameRE = lazy.Regexp(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$`)
+	endpointRE = lazy.Regexp(`^((\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
 	headerRE   = lazy.Regexp("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	userRE     = lazy.Regexp(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 	sourceRE   = lazy.Regexp(`^(/[^\n\r]*|[A-Za-z0-9][A-Za-z0-9_.-]*)$`)
@@ -139,10 +140,14 @@ var validationFields = []field{
 }
 
 var containerFields = []field{
-	{name: "harness", kind: kindBool, doc: "Run the agent itself in the sandbox."},
+	{name: "harness", kind: kindBool, doc: "Run the agent itself in the sandbox; false: on this host, with the tools of the sandbox."},
 	{name: "backend", kind: kindText, format: format{pattern: nameRE, means: "letters, digits, _ and -"}, doc: "Kind of sandbox."},
 	{name: "env_passthrough", kind: kindList, format: format{pattern: identRE, means: identText},
-		doc: "Host variables that cross into the sandbox."},
+		doc: "Host variables that reach the agent's program, and nothing else with harness: false."},
+	{name: "confine_agent", kind: kindText, format: format{values: []string{ConfineAlways, ConfineIfPossible, ConfineNever}},
+		doc: "With harness: false: whether the agent's program has a session of its own; if_possible is the default."},
+	{name: "model_hosts", kind: kindList, format: format{pattern: endpointRE, means: "a host name, *.host or an address, with :port unless it is 443"},
+		doc: "With harness: false: further hosts that the agent's program reaches."},
 	{name: "user", kind: kindText, format: format{pattern: userRE, means: "UID, UID:GID or a name"},
 		doc: "User of the container; the image's, or 1000:1000 for one of root."},
 	{name: "memory_mb", kind: kindInt, limits: limits{min: 16, max: 1 << 30}, doc: "Memory of the container, in MiB."},

@@ -82,9 +82,7 @@ func (claude) Files(in Invocation) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := json.Marshal(map[string]any{
-		"name": claudePlugin, "version": "1.0.0", "description": "The agent of this run.", "agents": []string{"./agents/" + in.Agent + ".md"},
-	})
+	manifest, err := claudeManifest(in)
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +91,13 @@ func (claude) Files(in Invocation) ([]File, error) {
 		{Dest: path.Join(layout.ConfigDir, "settings.json"), Data: []byte("{}\n"), Mode: 0o644},
 		{Dest: path.Join(layout.ConfigDir, ".claude-plugin", "plugin.json"), Data: manifest, Mode: 0o644},
 	}, nil
+}
+
+// claudeManifest makes a directory a plugin with one agent.
+func claudeManifest(in Invocation) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"name": claudePlugin, "version": "1.0.0", "description": "The agent of this run.", "agents": []string{"./agents/" + in.Agent + ".md"},
+	})
 }
 
 // hookGroup is one entry of hooks in settings.
@@ -192,13 +197,16 @@ func (c claude) Command(in Invocation) (Command, error) {
 // State lists the files that the program writes in its configuration directory.
 func (claude) State(in Invocation) []string {
 	var out []string
-	for _, name := range []string{
-		".claude.json", ".last-cleanup", "projects", "sessions", "session-env", "shell-snapshots", "backups", "todos", "tasks", "plans",
-		"file-history", "statsig", "cache", "debug",
-	} {
+	for _, name := range claudeState {
 		out = append(out, path.Join(layout.ConfigDir, name))
 	}
 	return out
+}
+
+// claudeState are the files that the program writes in its configuration directory.
+var claudeState = []string{
+	".claude.json", ".last-cleanup", "projects", "sessions", "session-env", "shell-snapshots", "backups", "todos", "tasks", "plans",
+	"file-history", "statsig", "cache", "debug",
 }
 
 // Hidden lists the settings of the repository and its skills with the names of

@@ -261,6 +261,11 @@ func Run(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, emi
 	if err != nil {
 		return wire.Exit{}, fmt.Errorf("prepare runtime %s: %w", r.Name(), err)
 	}
+	return start(ctx, ex, r, in, c, emit)
+}
+
+// start runs the command of one iteration.
+func start(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, c Command, emit func(Event)) (wire.Exit, error) {
 	p := r.Parser(emit)
 	defer p.Close()
 	req := wire.ExecRequest{

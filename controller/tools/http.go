@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/subtle"
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -34,7 +33,7 @@ const (
 // a host that is not loopback.
 func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) error {
 	server := &http.Server{
-		Handler: httpHandler(t.server, t.cfg.Log, token), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader,
+		Handler: t.Handler(token), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader,
 	}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
@@ -44,9 +43,7 @@ func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) e
 	case <-ctx.Done():
 	}
 	t.end()
-	for session := range t.server.Sessions() {
-		_ = session.Close() // the error of the stream that ends
-	}
+	t.closeSessions()
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWait)
 	defer cancel()
 	err := server.Shutdown(limited)
@@ -59,9 +56,16 @@ func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) e
 	return err
 }
 
-// httpHandler answers the requests of all clients of a server.
-func httpHandler(server *mcp.Server, log *slog.Logger, token string) http.Handler {
-	get := func(*http.Request) *mcp.Server { return server }
+// closeSessions ends the sessions of all clients.
+func (t *Toolbox) closeSessions() {
+	for session := range t.server.Sessions() {
+		_ = session.Close() // the error of the stream that ends
+	}
+}
+
+// Handler answers the requests of all clients at [Path], as [Toolbox.ServeHTTP] does.
+func (t *Toolbox) Handler(token string) http.Handler {
+	get, log := func(*http.Request) *mcp.Server { return t.server }, t.cfg.Log
 	sessions := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
 		Logger: log, MaxRequestBodyBytes: maxMessage, SessionTimeout: idleSession,
 	})

@@ -80,6 +80,7 @@ func New(ctx context.Context, cfg Config) (*Toolbox, error) {
 // Close ends the calls and commands that still run, and returns when they have ended.
 func (t *Toolbox) Close() {
 	t.end()
+	t.closeSessions()
 	t.calls.close()
 	t.wg.Wait()
 }

@@ -100,7 +100,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
 	}
-	program, err := lookPath(c.Argv[0], c.Env)
+	program, err := LookPath(c.Argv[0], c.Env)
 	if err != nil {
 		return Result{}, fmt.Errorf("start %s: %w", c.Argv[0], err)
 	}
@@ -116,8 +116,8 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	return res, nil
 }
 
-// lookPath finds a program on the PATH of env, never on the controller's own.
-func lookPath(name string, env []string) (string, error) {
+// LookPath finds a program on the PATH of env, never on the controller's own.
+func LookPath(name string, env []string) (string, error) {
 	if strings.HasPrefix(name, "/") {
 		return name, nil
 	}
