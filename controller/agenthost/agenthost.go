@@ -24,6 +24,7 @@ import (
 	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
 	"agentsh/internal/tarfs"
+	"agentsh/internal/text"
 	"agentsh/internal/wire"
 )
 
@@ -76,6 +77,7 @@ type Side struct {
 	bare     *bare           // nil: there is one
 	listener net.Listener
 	server   *server
+	answer   []byte // of the program, to its runtime's question
 }
 
 // SessionDir is the directory of the program in its session.
@@ -253,13 +255,58 @@ func (s *Side) put(ctx context.Context, files []runtime.File, dirs ...string) er
 
 // Prepare makes the program for one iteration: its files are in its directory then.
 func (s *Side) Prepare(ctx context.Context, in runtime.Invocation) (runtime.Outside, error) {
-	out, err := s.o.Runtime.Outside(in, s.place())
+	p := s.place()
+	var err error
+	if p.Answer, err = s.ask(ctx); err != nil {
+		return runtime.Outside{}, err
+	}
+	out, err := s.o.Runtime.Outside(in, p)
 	if err != nil {
 		return out, fmt.Errorf("prepare runtime %s: %w", s.o.Runtime.Name(), err)
 	}
 	out.Command.Argv = append([]string{s.program.path}, out.Command.Argv[1:]...)
 	out.Command.Env = append(slices.Clone(s.env), out.Command.Env...)
 	return out, s.put(ctx, out.Files)
+}
+
+// Bounds of the answer of a program.
+const (
+	maxAnswer  = 16 << 20 // bytes
+	answerWait = time.Minute
+)
+
+// ask asks the program what its runtime wants to know.
+func (s *Side) ask(ctx context.Context) ([]byte, error) {
+	q, asks := s.o.Runtime.(runtime.Questioner)
+	if !asks || s.answer != nil {
+		return s.answer, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	var out, said bytes.Buffer
+	argv := append(append([]string{s.program.path}, s.o.Argv[1:]...), q.Question()...)
+	exit, err := s.ex.Run(ctx, wire.ExecRequest{
+		ID: s.o.RunID + "-question", Argv: argv, Cwd: s.place().Work(), Env: s.env, DeadlineMS: answerWait.Milliseconds(),
+	}, wire.Streams{Stdout: atMost{&out, maxAnswer}, Stderr: atMost{&said, maxAnswer}})
+	if err == nil && exit.ExitCode() != 0 {
+		err = fmt.Errorf("exit status %d: %s%s", exit.ExitCode(), exit.Message, text.Short(said.String(), 300))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", s.program.path, strings.Join(q.Question(), " "), err)
+	}
+	s.answer = out.Bytes()
+	return s.answer, nil
+}
+
+// atMost drops what is beyond a number of bytes.
+type atMost struct {
+	to    *bytes.Buffer
+	limit int
+}
+
+func (a atMost) Write(p []byte) (int, error) {
+	a.to.Write(p[:min(len(p), max(a.limit-a.to.Len(), 0))])
+	return len(p), nil
 }
 
 // AuditLog opens the log of the session's events, after [Side.Stop]; nil: there is no session.

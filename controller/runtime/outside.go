@@ -25,6 +25,12 @@ type Outsider interface {
 	Outside(in Invocation, p Place) (Outside, error)
 }
 
+// Questioner is an [Outsider] whose program is asked for something before it starts.
+type Questioner interface {
+	// Question are the arguments of the program. Its output is in [Place.Answer].
+	Question() []string
+}
+
 // Model says how a program reaches its model.
 type Model struct {
 	Keys  []string // variables with credentials
@@ -38,6 +44,8 @@ type Place struct {
 	Dir   string // its own directory, absolute, as the program sees it
 	URL   string // of the tools, over streamable HTTP
 	Token string // for them
+	// Answer is what the program answered to its [Questioner.Question].
+	Answer []byte
 }
 
 // Directories and files of [Place.Dir].
@@ -74,7 +82,6 @@ func (p Place) toolsFile() (File, error) {
 
 // Vars are the variables of the run for a command in its sandbox.
 func Vars(in Invocation) (run map[string]string, env []string) { return runVars(in) }
-
 
 // OutsideTask is the prompt for an agent outside of the sandbox.
 func OutsideTask(in Invocation) string {
@@ -191,7 +198,7 @@ func (c claude) Outside(in Invocation, p Place) (Outside, error) {
 			{Dest: path.Join(config, "agents", in.Agent+".md"), Data: []byte(text), Mode: 0o644},
 		},
 		Command:     Command{Argv: append(argv, "--", OutsideTask(in)), Cwd: p.Work(), Env: env, Run: run},
-		Transcripts: []string{path.Join(config, "projects"), path.Join(config, "debug")},
+		Transcripts: []string{path.Join(config, "projects"), path.Join(config, "debug", "claude.log")},
 	}
 	for _, name := range claudeState {
 		out.State = append(out.State, path.Join(config, name))

@@ -70,10 +70,18 @@ func (t responsesTool) names() []string {
 	}
 	var names []string
 	for _, inner := range t.Tools {
-		names = append(names, inner.names()...)
+		for _, name := range inner.names() {
+			if t.Name != "" {
+				name = t.Name + inNamespace + name
+			}
+			names = append(names, name)
+		}
 	}
 	return names
 }
+
+// inNamespace is between the name of a namespace and that of its tool.
+const inNamespace = "__"
 
 func orType(name, kind string) string {
 	if name == "" {
@@ -140,6 +148,9 @@ func responsesItems(r Request, t Turn) []map[string]any {
 	}
 	for i, c := range t.Calls {
 		item := map[string]any{"id": fmt.Sprintf("fc_%d_%d", n, i), "call_id": callID(n, i), "name": c.Tool, "status": "completed"}
+		if at := strings.LastIndex(c.Tool, inNamespace); at > 0 && strings.HasPrefix(c.Tool, "mcp"+inNamespace) {
+			item["namespace"], item["name"] = c.Tool[:at], c.Tool[at+len(inNamespace):]
+		}
 		if plainTool(r.Body, c.Tool) {
 			item["type"], item["input"] = "custom_tool_call", c.Input["input"]
 		} else {

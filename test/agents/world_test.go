@@ -96,6 +96,8 @@ type world struct {
 	model *fakemodel.Server
 	port  string // of the API, at modelHost
 	stop  func() // ends the API
+
+	setenv []string // more variables of the host
 }
 
 // harness is what a world is made of.
@@ -236,6 +238,7 @@ func (w *world) command(more ...string) *exec.Cmd {
 	cmd := exec.Command(w.bin+"/agentctl", args...)
 	cmd.Dir = w.dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "XDG_STATE_HOME=" + w.path("state"), "MODEL_KEY=" + realKey}
+	cmd.Env = append(cmd.Env, w.setenv...)
 	return cmd
 }
 
