@@ -85,7 +85,7 @@ func rehearse(t *testing.T) (steps []string, counts map[string]int) {
 		steps = append(steps, s.Name)
 	}
 	for _, name := range controller.StepNames() {
-		if !slices.Contains(steps, name) {
+		if name != "agent_host" && !slices.Contains(steps, name) { // TestTheHostsSideEndsWithAKilledController has it
 			t.Errorf("the rehearsal has no step %s: %s", name, steps)
 		}
 	}

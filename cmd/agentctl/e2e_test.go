@@ -628,6 +628,10 @@ func newStoppable(t *testing.T, step string) *fixture {
 	}
 	p := newFixture(t, "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "+
 		wait("| agent at work")+"; echo agent stops", "pre_script: pre.sh\npost_script: post.sh\nproviders: [github]")
+	if step == "agent_host:" {
+		p.write("harness.yaml", strings.Replace(p.read("harness.yaml"), "/sandbox/claude-config/skills/task/run.sh", "/bin/true", 1)+
+			"container: {harness: false}\n", 0o644)
+	}
 	p.write(
 		"providers/github.yaml",
 		"name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\nheader: Authorization\n",

@@ -26,6 +26,7 @@ var stepTexts = map[string]string{
 	"wait_ready":     "wait for the supervisor",
 	"bootstrap":      "copy the repository and the agent into the sandbox",
 	"scan_sandbox":   "scan the assembled sandbox",
+	"agent_host":     "prepare the agent's program on this machine",
 	"iterations":     "run the agent",
 	"keep_sandbox":   "keep the sandbox for operators",
 	"scan_output":    "scan the results",

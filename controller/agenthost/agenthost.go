@@ -136,7 +136,7 @@ func (s *Side) open(ctx context.Context) error {
 		if s.o.Must || ctx.Err() != nil || !strings.Contains(err.Error(), "--degraded ") && !errors.Is(err, os.ErrPermission) {
 			return fmt.Errorf("session of the agent's program: %w", err)
 		}
-		why = err.Error()
+		why, _, _ = strings.Cut(err.Error(), "; degraded: ") // what follows is for sandboxes
 	}
 	s.about.Why, s.about.Hosts = why, nil
 	var err error
