@@ -12,17 +12,26 @@ import (
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/tools"
 	"agentsh/internal/wire"
 )
 
 // stepAgentHost prepares the agent's program on the host.
 const stepAgentHost = "agent_host"
 
-// agentOnHost reports whether the agent's program runs on the host.
-func (r *run) agentOnHost() bool { return r.program.outside && r.o.Agent.Outside == nil }
+// onHost reports whether the agent's program runs on the host.
+func (p program) onHost(o Options) bool { return p.outside && o.Agent.Outside == nil }
+
+// elsewhere is an agent outside of the sandbox.
+type elsewhere struct {
+	instead func(context.Context, Workplace) error // of the agent of the harness; nil: that works
+	side    *agenthost.Side                        // of a program on the host; nil: it runs in the sandbox
+	tools   tools.Config                           // of such a program
+	program runtime.Outside                        // such a program, in its last iteration
+}
 
 // sideOptions describe the host's side of the agent.
-func (r *run) sideOptions() agenthost.Options {
+func sideOptions(r *run) agenthost.Options {
 	h, in := r.plan.harness, r.program.invocation
 	rt, _ := r.program.runtime.(runtime.Outsider) // newProgram has checked it
 	search, _ := lookupIn(r.o.Environ)("PATH")
@@ -46,13 +55,9 @@ func (r *run) sideOptions() agenthost.Options {
 	return o
 }
 
-// checkAgent checks what can be known of an agent's program on the host before a sandbox exists.
-func (r *run) checkAgent() error {
-	if !r.agentOnHost() {
-		return nil
-	}
-	at := r.plan.harness.Container.Harness.At
-	o := r.sideOptions()
+// checkSide checks what can be known of an agent's program on the host before a sandbox exists.
+func checkSide(p plan, o agenthost.Options) error {
+	at := p.harness.Container.Harness.At
 	if _, err := agenthost.Check(o); err != nil {
 		return badConfig("install it, or name its file with command: [/PATH]", "%s: the agent's program: %w", at, err)
 	}
@@ -62,63 +67,57 @@ func (r *run) checkAgent() error {
 	return nil
 }
 
-// agentHost opens the host's side of the agent.
-func (r *run) agentHost(ctx context.Context) error {
-	side, err := agenthost.Open(ctx, r.sideOptions())
+// openSide opens the host's side of the agent.
+func openSide(r *run, ctx context.Context) error { //nolint:revive // a step
+	side, err := agenthost.Open(ctx, sideOptions(r))
 	if err != nil {
 		return fail(ExitSandbox, "confine_agent: never in container of the harness does without the session", err)
 	}
-	r.side = side
+	r.box.side = side
 	about := side.About()
 	r.result.AgentHost = &about
-	if !about.Session {
-		if len(r.program.hooks.Active) > 0 {
-			r.program.dropHooks()
-			r.result.Hooks = r.program.hooks
-		}
-		r.progress.warn("the agent's program %s runs on this host without a session of its own, with the rights of its user: %s",
-			about.Program, about.Why)
+	if about.Session {
+		return nil
 	}
+	if len(r.program.hooks.Active) > 0 {
+		r.program.dropHooks()
+		r.result.Hooks = r.program.hooks
+	}
+	r.progress.warn("the agent's program %s runs on this host without a session of its own, with the rights of its user: %s",
+		about.Program, about.Why)
 	return nil
 }
 
-// closeSide stores the log of the agent's session and ends it.
-func (r *run) closeSide(ctx context.Context) error {
-	if r.side == nil {
+// closeSide stores the log of the agent's session with the record and the results, and ends it. A second
+// call does nothing.
+func (b *box) closeSide(ctx context.Context, j *journal, to *results, r *Result) error {
+	if b.side == nil {
 		return nil
 	}
-	side := r.side
-	r.side = nil
+	side := b.side
+	b.side = nil
 	err := side.Stop(ctx)
-	err = errors.Join(err, r.storeSide(ctx, side))
-	return errors.Join(err, side.Close(ctx))
-}
-
-// storeSide stores the log of the agent's session with the record and the results, and counts its
-// refusals.
-func (r *run) storeSide(ctx context.Context, side *agenthost.Side) error {
-	read := func(to func(io.Reader) error) error {
-		log, err := side.AuditLog(ctx)
-		if err != nil || log == nil {
-			return err
-		}
-		return errors.Join(to(&bounded{ReadCloser: log, left: maxAudit}), log.Close())
-	}
 	counted := newCounts(nil)
-	err := read(counted.read)
-	r.result.AgentHost.Refusals = counted.refused
-	err = errors.Join(err, read(func(log io.Reader) error {
-		stored, err := r.journal.dir.Store(record.AgentAuditFile, log)
-		return r.journal.stored(stored, err)
-	}))
-	if r.results != nil && r.results.made && !r.results.published {
-		err = errors.Join(err, read(func(log io.Reader) error {
-			r.result.AgentHost.Audit = record.AgentAuditFile
-			return r.results.copyLog(record.AgentAuditFile, log)
-		}))
+	kept := []func(io.Reader) error{counted.read, func(log io.Reader) error {
+		stored, err := j.dir.Store(record.AgentAuditFile, log)
+		return j.stored(stored, err)
+	}}
+	if to != nil && to.made && !to.published {
+		kept = append(kept, func(log io.Reader) error { return to.copyLog(record.AgentAuditFile, log) })
 	}
-	if err != nil {
-		return fmt.Errorf("log of the agent's session: %w", err)
+	for _, keep := range kept {
+		log, openErr := side.AuditLog(ctx)
+		if err = errors.Join(err, openErr); openErr != nil || log == nil {
+			break
+		}
+		err = errors.Join(err, keep(&bounded{ReadCloser: log, left: maxAudit}), log.Close())
+	}
+	if r.AgentHost.Session && len(kept) == 3 {
+		r.AgentHost.Audit = record.AgentAuditFile
+	}
+	r.AgentHost.Refusals = counted.refused
+	if err = errors.Join(err, side.Close(ctx)); err != nil {
+		return fmt.Errorf("session of the agent's program: %w", err)
 	}
 	return nil
 }
@@ -127,20 +126,20 @@ func (r *run) storeSide(ctx context.Context, side *agenthost.Side) error {
 func (l *agentLoop) runOutside(ctx context.Context, ex sandbox.Executor, to *listener) (wire.Exit, error) {
 	in := l.program.invocation
 	vars, env := runtime.Vars(in)
-	cfg := l.tools
+	cfg := l.elsewhere.tools
 	cfg.Sandbox, cfg.Dir, cfg.Env, cfg.Run = l.sandbox, in.Start(), env, vars
-	end, err := l.side.Serve(ctx, cfg)
+	end, err := l.elsewhere.side.Serve(ctx, cfg)
 	if err != nil {
 		return wire.Exit{}, err
 	}
 	defer end()
-	program, err := l.side.Prepare(ctx, in)
+	program, err := l.elsewhere.side.Prepare(ctx, in)
 	if err != nil {
 		return wire.Exit{}, err
 	}
-	l.ofProgram = program
+	l.elsewhere.program = program
 	exit, err := runtime.RunOutside(ctx, ex, l.program.runtime, in, program.Command, to.add)
-	if cause := l.side.Cause(); err != nil && cause != nil {
+	if cause := l.elsewhere.side.Cause(); err != nil && cause != nil {
 		err = fmt.Errorf("session of the agent's program: %w", sandbox.Explain(cause, err))
 	}
 	return exit, err

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentsh/controller/agenthost"
 	"agentsh/controller/attach"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/wire"
@@ -15,11 +16,12 @@ import (
 // box is the sandbox of a run, with the goroutines that depend on it.
 type box struct {
 	sandbox  sandbox.Sandbox
-	attached *attach.Server // nil: operators cannot attach
-	events   chan struct{}  // closed after the event stream has ended; nil: not started
-	deleted  chan error     // receives the result of the deletion; nil: not started
-	stopping atomic.Bool    // the end of the event stream is expected
-	unforce  func() bool    // cancels endOnForce; nil: it was not called
+	side     *agenthost.Side // of an agent's program on the host, set by agent_host; nil: there is none
+	attached *attach.Server  // nil: operators cannot attach
+	events   chan struct{}   // closed after the event stream has ended; nil: not started
+	deleted  chan error      // receives the result of the deletion; nil: not started
+	stopping atomic.Bool     // the end of the event stream is expected
+	unforce  func() bool     // cancels endOnForce; nil: it was not called
 }
 
 // forcedStop is the time that a supervisor has to end by itself after a second

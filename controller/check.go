@@ -67,9 +67,9 @@ func Check(ctx context.Context, o Options) (onlyRun []string, found harness.Prob
 func (r *run) undo(ctx context.Context, made func() error) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
-	err := r.closeSide(ctx)
+	var err error
 	if r.box != nil {
-		err = r.step(ctx, deleteStep)
+		err = errors.Join(r.box.closeSide(ctx, r.journal, nil, &r.result), r.step(ctx, deleteStep))
 	}
 	return errors.Join(err, r.results.discard(), made(), r.journal.dir.RemoveWork(), r.journal.dir.Close())
 }

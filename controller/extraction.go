@@ -266,7 +266,8 @@ func (x extraction) transcripts(ctx context.Context, logs programLogs, iteration
 	err := os.MkdirAll(filepath.Join(x.results.staging, transcriptsName), 0o755)
 	var m wire.Manifest
 	if err == nil {
-		m, err = x.receive(ctx, logs.from, wire.CopyOut{Dir: wire.Name(logs.root), Paths: paths, Gone: true, SkipGit: true}, name, tarfs.ReceiveOptions{
+		wanted := wire.CopyOut{Dir: wire.Name(logs.root), Paths: paths, Gone: true, SkipGit: true}
+		m, err = x.receive(ctx, logs.from, wanted, name, tarfs.ReceiveOptions{
 			UnpackOptions: tarfs.UnpackOptions{Limits: transcriptLimits, RefuseGit: true}, KeepPartial: true,
 		})
 	}

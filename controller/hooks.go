@@ -53,8 +53,8 @@ func (l *agentLoop) readHookLog(ctx context.Context) {
 	}
 	var from sandbox.Executor = l.sandbox
 	name := hooksInside.log
-	if l.side != nil {
-		from, _ = l.side.Executor()
+	if l.elsewhere.side != nil {
+		from, _ = l.elsewhere.side.Executor()
 		name = hooksOutside.log
 	}
 	data, err := from.ReadFile(ctx, name, maxHookLog)

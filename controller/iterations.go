@@ -12,12 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"agentsh/controller/agenthost"
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/host"
-	"agentsh/controller/tools"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 )
@@ -37,22 +35,19 @@ type agentLoop struct {
 	counts     *counts
 	legacy     runDirectory // of scripts of other runners
 
-	outside    func(context.Context, Workplace) error // in place of the agent; nil: it runs
-	side       *agenthost.Side                        // of an agent's program on the host; nil: it runs in the sandbox
-	tools      tools.Config                           // of such a program
-	ofProgram  runtime.Outside                        // of the last iteration of such a program
-	maxOutput  int64                                  // bytes that the agent may print in one iteration
-	iterations []IterationResult                      // iterations that ran
-	work       work                                   // of the last one that was extracted
-	skipped    []string                               // files of transcripts that were not taken, each with the reason
-	hookLog    int                                    // entries that were read
+	elsewhere  elsewhere         // an agent outside of the sandbox
+	maxOutput  int64             // bytes that the agent may print in one iteration
+	iterations []IterationResult // iterations that ran
+	work       work              // of the last one that was extracted
+	skipped    []string          // files of transcripts that were not taken, each with the reason
+	hookLog    int               // entries that were read
 }
 
 // run runs the iterations. After a failure, the fields of the loop describe
 // what was done.
 func (l *agentLoop) run(ctx context.Context) error {
 	most := 1
-	if l.harness.ValidationLoop.Script.V != "" && l.outside == nil {
+	if l.harness.ValidationLoop.Script.V != "" && l.elsewhere.instead == nil {
 		most = max(l.harness.ValidationLoop.MaxIterations.Or(1), 1)
 	}
 	for n := 1; ; n++ {
@@ -88,7 +83,7 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 	listener := newListener(n, l.results, l.progress)
 	limited := newOutputLimit(l.runsAgent(), l.maxOutput)
 	var ex sandbox.Executor = limited
-	if l.outside != nil {
+	if l.elsewhere.instead != nil {
 		ex = l.sandbox // each tool has a limit of its own
 	}
 	exit, err := l.runAgent(ctx, ex, listener, limit)
@@ -96,7 +91,7 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 	l.readHookLog(ctx)
 	listener.into(&it)
 	l.results.logError = errors.Join(l.results.logError, listener.failed)
-	failed := listener.end(agentFailure(exit, err, limit), rt.Traits().Ends && l.outside == nil)
+	failed := listener.end(agentFailure(exit, err, limit), rt.Traits().Ends && l.elsewhere.instead == nil)
 	if over := limited.failure(); over != nil {
 		failed = over
 	}
@@ -118,10 +113,10 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 // runAgent runs the agent of the harness, or what works in its place until the time limit.
 func (l *agentLoop) runAgent(ctx context.Context, ex sandbox.Executor, to *listener, limit time.Duration) (wire.Exit, error) {
 	in, rt := l.program.invocation, l.program.runtime
-	if l.side != nil {
+	if l.elsewhere.side != nil {
 		return l.runOutside(ctx, ex, to)
 	}
-	if l.outside == nil {
+	if l.elsewhere.instead == nil {
 		return runtime.Run(ctx, ex, rt, in, to.add)
 	}
 	c, err := rt.Command(in)
@@ -130,7 +125,7 @@ func (l *agentLoop) runAgent(ctx context.Context, ex sandbox.Executor, to *liste
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err = l.outside(limited, Workplace{Sandbox: ex, Dir: in.Start(), Env: c.Env, Run: c.Run})
+	err = l.elsewhere.instead(limited, Workplace{Sandbox: ex, Dir: in.Start(), Env: c.Env, Run: c.Run})
 	if limited.Err() != nil && ctx.Err() == nil {
 		return wire.Exit{Kind: wire.ExitDeadline}, nil
 	}
@@ -139,20 +134,20 @@ func (l *agentLoop) runAgent(ctx context.Context, ex sandbox.Executor, to *liste
 
 // runsAgent runs the agent's program.
 func (l *agentLoop) runsAgent() sandbox.Executor {
-	if l.side == nil {
+	if l.elsewhere.side == nil {
 		return l.sandbox
 	}
-	ex, _ := l.side.Executor()
+	ex, _ := l.elsewhere.side.Executor()
 	return ex
 }
 
 // transcripts are the logs of the agent's program, where they are.
 func (l *agentLoop) transcripts(rt runtime.Runtime) programLogs {
-	if l.side == nil {
+	if l.elsewhere.side == nil {
 		return programLogs{l.sandbox, l.sandbox.Cause, layout.Sandbox, rt.Transcripts(l.program.invocation)}
 	}
-	ex, root := l.side.Executor()
-	return programLogs{ex, l.side.Cause, root, l.ofProgram.Transcripts}
+	ex, root := l.elsewhere.side.Executor()
+	return programLogs{ex, l.elsewhere.side.Cause, root, l.elsewhere.program.Transcripts}
 }
 
 // removeState removes the program's own state of the previous iteration.
@@ -160,8 +155,8 @@ func (l *agentLoop) removeState(ctx context.Context) error {
 	if l.program.invocation.Iteration == 1 {
 		return nil
 	}
-	state := l.ofProgram.State
-	if l.side == nil {
+	state := l.elsewhere.program.State
+	if l.elsewhere.side == nil {
 		state = l.program.runtime.State(l.program.invocation)
 	}
 	for _, name := range state {

@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"agentsh/controller/agenthost"
 	"agentsh/controller/harness"
 	"agentsh/controller/image"
 	"agentsh/controller/record"
@@ -95,15 +94,14 @@ type run struct {
 	counts   *counts
 	findings *findings
 
-	plan     plan            // set by load, expand and preflight
-	program  program         // set by preflight
-	checkout checkout        // set by preflight, again by pre_script
-	results  *results        // set by preflight
-	box      *box            // set by create_sandbox
-	side     *agenthost.Side // set by agent_host; nil: the agent's program runs in the sandbox
-	work     work            // set by iterations
-	failed   error           // the first failure of a step
-	blocked  bool            // a scan withholds the results
+	plan     plan     // set by load, expand and preflight
+	program  program  // set by preflight
+	checkout checkout // set by preflight, again by pre_script
+	results  *results // set by preflight
+	box      *box     // set by create_sandbox
+	work     work     // set by iterations
+	failed   error    // the first failure of a step
+	blocked  bool     // a scan withholds the results
 }
 
 // Run runs an agent. The result describes the run up to its end, also if there
@@ -247,10 +245,10 @@ func checkFull(f *Failure, dirs []string) {
 func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
-	if err := r.closeSide(ctx); err != nil { // it failed before deliver
-		r.progress.warn("%v", err)
-	}
 	if r.box != nil {
+		if err := r.box.closeSide(ctx, r.journal, r.results, &r.result); err != nil { // deliver has done it, if it came so far
+			r.progress.warn("%v", err)
+		}
 		last := deleteStep
 		if r.keeps() {
 			last = keepStep

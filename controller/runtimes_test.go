@@ -20,6 +20,9 @@ func TestTheHarnessKnowsTheOptionsOfEachRuntime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if _, outside := r.(runtime.Outsider); outside != slices.Contains(harness.Outsiders, name) {
+			t.Errorf("%s: works outside %v", name, outside)
+		}
 		traits := r.Traits()
 		for leaf, has := range map[string]bool{"model": traits.Model, "effort": traits.Effort, "plugins.path": traits.Plugins,
 			"security.sandbox_hooks": traits.Hooks} {

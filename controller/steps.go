@@ -41,7 +41,7 @@ var steps = []step{
 	{name: "wait_ready", do: (*run).waitReady, check: true},
 	{name: "bootstrap", do: (*run).bootstrap, check: true},
 	{name: "scan_sandbox", do: (*run).scanSandbox, check: true, when: (*run).scans},
-	{name: stepAgentHost, do: (*run).agentHost, check: true, when: (*run).agentOnHost},
+	{name: stepAgentHost, do: openSide, check: true, when: func(r *run) bool { return r.program.onHost(r.o) }},
 	{name: stepIterations, do: (*run).iterations},
 	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: (*run).scans},
 	{name: "deliver", do: (*run).deliver, salvage: true, when: func(r *run) bool { return !r.blocked }},
@@ -140,8 +140,10 @@ func (r *run) preflight(ctx context.Context) error {
 	if r.plan.spec.Identity, err = operatorIdentity(lookupIn(r.o.Environ), r.o.Repo); err != nil {
 		r.progress.warn("git has no identity in the sandbox: %s", err)
 	}
-	if err := r.checkAgent(); err != nil {
-		return err
+	if r.program.onHost(r.o) {
+		if err := checkSide(r.plan, sideOptions(r)); err != nil {
+			return err
+		}
 	}
 	if err := r.openImage(ctx); err != nil {
 		return err
@@ -373,15 +375,15 @@ func (r *run) iterations(ctx context.Context) error {
 	}
 	loop := &agentLoop{
 		harness: r.plan.harness, program: r.program, sandbox: r.box.sandbox, results: r.results, scripts: r.scripts(), progress: r.progress,
-		legacy: r.runDirectory(), counts: r.counts, maxOutput: r.o.Agent.MaxOutput, outside: r.o.Agent.Outside,
-		extraction: newExtraction(r), side: r.side,
+		legacy: r.runDirectory(), counts: r.counts, maxOutput: r.o.Agent.MaxOutput,
+		extraction: newExtraction(r), elsewhere: elsewhere{instead: r.o.Agent.Outside, side: r.box.side},
 	}
-	if r.side != nil && r.o.Agent.Tools != nil {
-		loop.tools = r.o.Agent.Tools(r.box.sandbox)
+	if r.box.side != nil && r.o.Agent.Tools != nil {
+		loop.elsewhere.tools = r.o.Agent.Tools(r.box.sandbox)
 	}
 	err := loop.run(ctx)
-	if r.side != nil {
-		if stopped := r.side.Stop(context.WithoutCancel(ctx)); stopped != nil {
+	if r.box.side != nil {
+		if stopped := r.box.side.Stop(context.WithoutCancel(ctx)); stopped != nil {
 			r.progress.warn("%v", stopped)
 		}
 	}
@@ -447,7 +449,7 @@ func (r *run) deliver(ctx context.Context) error {
 	if err := addAudit(ctx, r.box.sandbox, r.results, r.counts); err != nil {
 		return err
 	}
-	err := r.closeSide(ctx)
+	err := r.box.closeSide(ctx, r.journal, r.results, &r.result)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,8 @@ func onHost(t *testing.T, script, container, more string) *fixture {
 		}
 	}
 	p.write("bin/agent", hostAgent+script, 0o755)
-	p.write("harness.yaml", strings.Replace(p.read("harness.yaml"), "/sandbox/claude-config/skills/task/run.sh", p.path("bin/agent"), 1), 0o644)
+	inside := "/sandbox/claude-config/skills/task/run.sh"
+	p.write("harness.yaml", strings.Replace(p.read("harness.yaml"), inside, p.path("bin/agent"), 1), 0o644)
 	return p
 }
 
@@ -87,7 +88,8 @@ try touch /usr/lib/x
 		t.Errorf("a command in the sandbox has the agent's variables: %q", said)
 	}
 	host := r.AgentHost
-	if host == nil || !host.Session || host.Program != p.path("bin/agent") || !slices.Equal(host.Passed, []string{"MODEL", "OTHER", "PASSED"}) ||
+	if host == nil || !host.Session || host.Program != p.path("bin/agent") ||
+		!slices.Equal(host.Passed, []string{"MODEL", "OTHER", "PASSED"}) ||
 		!slices.Contains(host.Hosts, model.Listener.Addr().String()) || host.Refusals == 0 {
 		t.Errorf("%+v", host)
 	}
@@ -172,7 +174,9 @@ echo "home $HOME, passed $PASSED"
 // one.
 func TestTheHostsSideEndsWithAKilledController(t *testing.T) {
 	for name, tt := range map[string]struct{ confine, at string }{
-		"in its step": {"always", "agent_host:"}, "in a session": {"always", "| agent at work"}, "without a session": {"never", "| agent at work"},
+		"in its step":       {"always", "agent_host:"},
+		"in a session":      {"always", "| agent at work"},
+		"without a session": {"never", "| agent at work"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := onHost(t, "(setsid sleep 1000 &)\necho agent at work\nsleep 1000\n", ", confine_agent: "+tt.confine, "")

@@ -160,7 +160,7 @@ func (s *Side) addEnv() {
 
 // openSession makes the session of the program.
 func (s *Side) openSession(ctx context.Context) (err error) {
-	p, hosts, err := s.policy()
+	p, hosts, err := s.policy(ctx)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package agenthost
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"agentsh/controller/sandbox/host"
 	"agentsh/internal/layout"
@@ -151,8 +153,8 @@ type rule map[string]any
 const policyName = "agentctl-agent.yaml"
 
 // policy is the policy of the session. hosts are those that it reaches besides the tools.
-func (s *Side) policy() (sources []wire.PolicySource, hosts []string, err error) {
-	network, hosts, err := s.network()
+func (s *Side) policy(ctx context.Context) (sources []wire.PolicySource, hosts []string, err error) {
+	network, hosts, err := s.network(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -192,16 +194,22 @@ func (s *Side) ownVariables() []string {
 
 // variables are patterns of all variables that the program may have.
 func (s *Side) variables() []string {
-	return append(s.ownVariables(), "PATH", "HOME", "USER", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "SHLVL", "AGENTSH_*", "FULLSEND_*",
-		"TRACEPARENT", "CLAUDE_*", "MCP_*", "DISABLE_AUTOUPDATER", "CODEX_*", "RUST_LOG")
+	return append(s.ownVariables(), "PATH", "HOME", "USER", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "SHLVL", "AGENTSH_*",
+		"FULLSEND_*", "TRACEPARENT", "CLAUDE_*", "MCP_*", "DISABLE_AUTOUPDATER")
 }
+
+// How hooks are started, by the shell that a program starts for that.
+const (
+	hookPattern  = `^hook --settings \S+( [a-z_]+)+$`
+	shellPattern = `^-l?c '` + layout.Program + `' 'hook' '--settings' '[^']+'( '[a-z_]+')+ \|\| `
+)
 
 func (s *Side) commands() []rule {
 	var rules []rule
 	if s.o.Hooks {
-		rules = append(rules, rule{"name": "hooks", "commands": []string{layout.Program}, "args_patterns": []string{"^hook --settings \\S+( [a-z_]+)+$"},
-			"decision": "allow"},
-			rule{"name": "hook-shells", "commands": []string{"sh"}, "args_patterns": []string{"^-c '?" + layout.Program}, "decision": "allow"})
+		rules = append(rules,
+			rule{"name": "hooks", "commands": []string{layout.Program}, "args_patterns": []string{hookPattern}, "decision": "allow"},
+			rule{"name": "hook-shells", "commands": []string{"sh", "bash"}, "args_patterns": []string{shellPattern}, "decision": "allow"})
 	}
 	if s.o.Runtime.Model().Any {
 		return append(rules, rule{"name": "all", "commands": []string{"*"}, "decision": "allow"})
@@ -241,7 +249,7 @@ func (s *Side) fileRules() []rule {
 }
 
 // network are the rules for the tools and the model.
-func (s *Side) network() (rules []rule, hosts []string, err error) {
+func (s *Side) network(ctx context.Context) (rules []rule, hosts []string, err error) {
 	_, port, err := net.SplitHostPort(s.listener.Addr().String())
 	if err != nil {
 		return nil, nil, err
@@ -255,7 +263,7 @@ func (s *Side) network() (rules []rule, hosts []string, err error) {
 		return nil, nil, err
 	}
 	for i, h := range hosts {
-		r, err := hostRule(fmt.Sprintf("model-%d", i+1), h)
+		r, err := hostRule(ctx, fmt.Sprintf("model-%d", i+1), h)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -316,7 +324,7 @@ func withPort(host string) string {
 }
 
 // hostRule allows one host. An address, and the names of this machine, may be private: they are named.
-func hostRule(name, hostPort string) (rule, error) {
+func hostRule(ctx context.Context, name, hostPort string) (rule, error) {
 	host, port, err := net.SplitHostPort(hostPort)
 	if err != nil {
 		return nil, err
@@ -335,26 +343,30 @@ func hostRule(name, hostPort string) (rule, error) {
 		r["cidrs"] = []string{"127.0.0.1/32", "::1/128"}
 		return r, nil
 	}
-	if private := privateAddresses(host); len(private) > 0 {
+	if private := privateAddresses(ctx, host); len(private) > 0 {
 		r["cidrs"] = private
 	}
 	return r, nil
 }
 
+// lookupWait bounds the resolution of a name.
+const lookupWait = 10 * time.Second
+
 // privateAddresses are the addresses of a host in private networks, which a rule must name. A
 // host that is not known here has none.
-func privateAddresses(host string) []string {
+func privateAddresses(ctx context.Context, host string) []string {
 	if strings.HasPrefix(host, "*.") {
 		return nil
 	}
-	found, err := net.LookupIP(host)
+	ctx, cancel := context.WithTimeout(ctx, lookupWait)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil
 	}
 	var out []string
-	for _, ip := range found {
-		if addr, ok := netip.AddrFromSlice(ip); ok && ip.IsPrivate() {
-			addr = addr.Unmap()
+	for _, addr := range found {
+		if addr = addr.Unmap(); addr.IsPrivate() {
 			out = append(out, netip.PrefixFrom(addr, addr.BitLen()).String())
 		}
 	}

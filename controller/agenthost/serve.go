@@ -63,7 +63,7 @@ func (s *Side) Serve(ctx context.Context, cfg tools.Config) (end func(), err err
 	if err != nil {
 		return nil, err
 	}
-	h := box.Handler(s.server.token)
+	h := tools.Handler(box, s.server.token)
 	s.server.now.Store(&h)
 	return func() {
 		s.server.now.Store(nil)

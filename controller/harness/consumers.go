@@ -265,7 +265,8 @@ func (h *Harness) place(s Severity, runtime string) Problems {
 		return ps
 	}
 	if !contains(Outsiders, runtime) {
-		add(c.Harness.At, "container.harness: false is not supported here for the runtime %s, only for %s", runtime, strings.Join(Outsiders, ", "))
+		add(c.Harness.At, "container.harness: false is not supported here for the runtime %s, only for %s",
+			runtime, strings.Join(Outsiders, ", "))
 	}
 	for _, p := range h.Plugins {
 		add(p.Path.At, "plugins.path is not supported with container.harness: false: a plugin runs programs outside of the sandbox")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"agentsh/controller"
+	"agentsh/controller/agenthost"
 	"agentsh/controller/attach"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
@@ -201,6 +202,21 @@ func (r *Report) setProblem() {
 	}
 }
 
+// agentHost says how an agent's program ran on the host; empty: it ran in the sandbox.
+func agentHost(a *agenthost.About) string {
+	switch {
+	case a == nil:
+		return ""
+	case !a.Session:
+		return a.Program + ", without a session of its own: " + a.Why
+	}
+	said := a.Program + ", in a session that reached " + strings.Join(a.Hosts, ", ")
+	if a.Refusals > 0 {
+		said += "; refused " + text.Count(a.Refusals, "time")
+	}
+	return said
+}
+
 // setFacts sets the facts about the run.
 func (r *Report) setFacts() {
 	add := func(name, value string) {
@@ -218,6 +234,7 @@ func (r *Report) setFacts() {
 		add("engine", x.Engine)
 		add("advisory", x.Advisory)
 		add("without", strings.Join(x.Degraded, ", "))
+		add("agent on the host", agentHost(x.AgentHost))
 	}
 	add("backend", r.Run.Backend)
 	add("repository", r.Run.Repo)

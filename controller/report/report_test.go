@@ -16,6 +16,7 @@ import (
 	"unicode"
 
 	"agentsh/controller"
+	"agentsh/controller/agenthost"
 	"agentsh/controller/attach"
 	"agentsh/controller/harness"
 	"agentsh/controller/record"
@@ -65,7 +66,8 @@ func example(t testing.TB, status string) record.Run {
 	result := controller.Result{
 		Version: 1, RunID: run.RunID, Status: status, Agent: "fix-bug", Runtime: "claude", Role: "tester", Policy: "sha256:abc",
 		Engine: "trace", Degraded: []string{"cgroup", "landlock_scopes"}, Advisory: "rules about nested programs",
-		Repo: run.Repo, Base: strings.Repeat("a", 40),
+		AgentHost: &agenthost.About{Program: "/bin/x", Why: "no namespaces"},
+		Repo:      run.Repo, Base: strings.Repeat("a", 40),
 		Branch: "agentctl/fix-bug/x", Out: run.Out, Audit: filepath.Join(run.Out, "audit.jsonl"), Commands: 12, Refusals: 3, Started: start,
 		Ended: end,
 		Iterations: []controller.IterationResult{
@@ -525,7 +527,7 @@ func TestAnAnswerIsShownBesideItsCall(t *testing.T) {
 func TestAPageNamesTheEngineAndWhatTheSandboxRanWithout(t *testing.T) {
 	_, page := pages(t, example(t, controller.StatusDone))
 	for _, want := range []string{"- engine: `trace`\n", "- without: `cgroup, landlock_scopes`\n",
-		"- advisory: `rules about nested programs`\n"} {
+		"- advisory: `rules about nested programs`\n", "- agent on the host: `/bin/x, without a session of its own: no namespaces`\n"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page has no %q", want)
 		}

@@ -33,7 +33,7 @@ const (
 // a host that is not loopback.
 func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) error {
 	server := &http.Server{
-		Handler: t.Handler(token), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader,
+		Handler: Handler(t, token), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader,
 	}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
@@ -43,7 +43,7 @@ func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) e
 	case <-ctx.Done():
 	}
 	t.end()
-	t.closeSessions()
+	closeSessions(t.server)
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWait)
 	defer cancel()
 	err := server.Shutdown(limited)
@@ -57,14 +57,14 @@ func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) e
 }
 
 // closeSessions ends the sessions of all clients.
-func (t *Toolbox) closeSessions() {
-	for session := range t.server.Sessions() {
+func closeSessions(server *mcp.Server) {
+	for session := range server.Sessions() {
 		_ = session.Close() // the error of the stream that ends
 	}
 }
 
 // Handler answers the requests of all clients at [Path], as [Toolbox.ServeHTTP] does.
-func (t *Toolbox) Handler(token string) http.Handler {
+func Handler(t *Toolbox, token string) http.Handler {
 	get, log := func(*http.Request) *mcp.Server { return t.server }, t.cfg.Log
 	sessions := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
 		Logger: log, MaxRequestBodyBytes: maxMessage, SessionTimeout: idleSession,

@@ -80,7 +80,7 @@ func New(ctx context.Context, cfg Config) (*Toolbox, error) {
 // Close ends the calls and commands that still run, and returns when they have ended.
 func (t *Toolbox) Close() {
 	t.end()
-	t.closeSessions()
+	closeSessions(t.server)
 	t.calls.close()
 	t.wg.Wait()
 }

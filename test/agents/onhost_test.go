@@ -38,7 +38,8 @@ func TestClaudeOnTheHostFixesABug(t *testing.T) {
 		fakemodel.Turn{Say: "It is mended."},
 	))
 	w.write("skills/mending/SKILL.md", "---\nname: mending\ndescription: how to mend\n---\nRun test.sh.\n", 0o644)
-	w.write("repo/.claude/settings.json", `{"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "touch /tmp/repo-hook"}]}]}}`, 0o644)
+	w.write("repo/.claude/settings.json",
+		`{"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "touch /tmp/repo-hook"}]}]}}`, 0o644)
 	w.commit("settings")
 	r, code := w.run()
 	if code != 0 || r.Status != controller.StatusDone || r.Partial || len(r.Commits) != 1 ||
@@ -57,7 +58,8 @@ func TestClaudeOnTheHostFixesABug(t *testing.T) {
 		t.Errorf("the hook did not act: %+v", a)
 	}
 	first := w.model.Requests()[0]
-	if len(first.Tools) == 0 || slices.ContainsFunc(first.Tools, func(tool string) bool { return !strings.HasPrefix(tool, "mcp__sandbox__") }) {
+	own := func(tool string) bool { return !strings.HasPrefix(tool, "mcp__sandbox__") }
+	if len(first.Tools) == 0 || slices.ContainsFunc(first.Tools, own) {
 		t.Errorf("the model may use %v", first.Tools)
 	}
 	for _, want := range []string{"DEFINITION-7731", repoInside, layout.ConfigDir + "/skills/mending/SKILL.md"} {
@@ -76,7 +78,8 @@ func TestClaudeOnTheHostFixesABug(t *testing.T) {
 	if len(transcripts) != 1 {
 		t.Errorf("transcripts: %v", transcripts)
 	}
-	if host := r.AgentHost; host == nil || !host.Session || host.Program != h.Program[0] || !slices.Equal(host.Hosts, []string{"localhost:" + w.port}) {
+	if host := r.AgentHost; host == nil || !host.Session || host.Program != h.Program[0] ||
+		!slices.Equal(host.Hosts, []string{"localhost:" + w.port}) {
 		t.Errorf("%+v", host)
 	}
 	if hooks := r.Hooks; len(hooks.Active) == 0 || len(hooks.Unavailable) > 0 {
@@ -102,7 +105,8 @@ func TestCodexOnTheHostFixesABug(t *testing.T) {
 	))
 	w.write("harness.yaml", strings.ReplaceAll(strings.ReplaceAll(w.read("harness.yaml"), modelHost, "localhost"), "PORT", w.port), 0o644)
 	r, code := w.run()
-	if code != 0 || r.Status != controller.StatusDone || len(r.Commits) != 1 || !strings.Contains(w.git("show", r.Branch+":double.sh"), "$1 + $1") {
+	if code != 0 || r.Status != controller.StatusDone || len(r.Commits) != 1 ||
+		!strings.Contains(w.git("show", r.Branch+":double.sh"), "$1 + $1") {
 		t.Fatalf("exit %d: %s %+v", code, r.Status, r.Error)
 	}
 	for n, want := range []string{"double 1 gives 3", `"replacements":1`, "committed"} {
