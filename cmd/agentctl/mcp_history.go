@@ -13,7 +13,6 @@ import (
 	"agentsh/controller/sandbox/host"
 	"agentsh/controller/tools"
 	"agentsh/internal/layout"
-	"agentsh/internal/snapshot"
 	"agentsh/internal/wire"
 )
 
@@ -41,13 +40,13 @@ func (h sessionHistory) Changes(ctx context.Context, lines bool) (list []tools.C
 }
 
 // Create implements [tools.History].
-func (h sessionHistory) Create(ctx context.Context, name string) (one snapshot.Checkpoint, err error) {
+func (h sessionHistory) Create(ctx context.Context, name string) (one wire.Checkpoint, err error) {
 	err = h.run(ctx, &one, "checkpoint", "create", "--session", h.Name, "--name="+name, "--json")
 	return one, err
 }
 
 // List implements [tools.History].
-func (h sessionHistory) List(ctx context.Context) (list []snapshot.Checkpoint, err error) {
+func (h sessionHistory) List(ctx context.Context) (list []wire.Checkpoint, err error) {
 	err = h.run(ctx, &list, "checkpoint", "list", "--session", h.Name, "--json")
 	return list, err
 }
@@ -75,75 +74,77 @@ func (h sessionHistory) run(ctx context.Context, into any, args ...string) error
 	return nil
 }
 
-// snapshotter is a sandbox whose earlier states are stored on this machine.
-type snapshotter interface {
-	// Checkpoints opens the checkpoints of the governed tree and locks them. The caller
-	// closes them.
-	Checkpoints() (*snapshot.Checkpoints, error)
-	// Freezing freezes the files of the sandbox for a checkpoint or a rollback.
-	Freezing(ctx context.Context) (*snapshot.Freeze, error)
+// historian is a sandbox that remembers states of its files.
+type historian interface {
+	History(ctx context.Context, r wire.HistoryRequest, fn func(wire.HistoryEntry) error) error
 }
 
-// historyOf has the states of the workspace of a run; nil: its backend stores none here.
+// historyOf has the states of the files of a sandbox; nil: it remembers none.
 func historyOf(box sandbox.Executor) tools.History {
-	if of, ok := box.(snapshotter); ok {
-		return runHistory{of, box}
+	if of, ok := box.(historian); ok {
+		return boxHistory{of}
 	}
 	return nil
 }
 
-// runHistory has the states of the files of a sandbox on this machine.
-type runHistory struct {
-	snapshotter
-	box sandbox.Executor
-}
+// boxHistory has the states of the files of a sandbox.
+type boxHistory struct{ historian }
 
 // Dir implements [tools.History].
-func (h runHistory) Dir() string { return layout.Sandbox }
+func (boxHistory) Dir() string { return layout.Sandbox }
 
 // Changes implements [tools.History].
-func (h runHistory) Changes(ctx context.Context, lines bool) (list []tools.Change, err error) {
-	if lines {
-		return nil, errors.New("a sandbox of a run has no lines of changes: leave diff out, and use exec with 'git diff' in the repository")
+func (h boxHistory) Changes(ctx context.Context, lines bool) (list []tools.Change, err error) {
+	if box, ok := h.historian.(sandbox.Executor); ok && !lines {
+		err = box.EachChange(ctx, func(c wire.Change) error {
+			list = append(list, tools.Change{Change: c})
+			return nil
+		})
+		return list, err
 	}
-	err = h.box.EachChange(ctx, func(c wire.Change) error {
-		list = append(list, tools.Change{Change: c})
+	err = h.History(ctx, wire.HistoryRequest{Changes: true}, func(e wire.HistoryEntry) error {
+		if e.Change != nil {
+			list = append(list, tools.Change{Change: *e.Change, Binary: e.Without == wire.BinaryFile, Diff: e.Lines})
+		}
 		return nil
 	})
 	return list, err
 }
 
 // Create implements [tools.History].
-func (h runHistory) Create(ctx context.Context, name string) (one snapshot.Checkpoint, err error) {
-	err = h.with(func(c *snapshot.Checkpoints) error {
-		one, err = c.Create(name, func() (*snapshot.Freeze, error) { return h.Freezing(ctx) })
-		return err
-	})
-	return one, err
+func (h boxHistory) Create(ctx context.Context, name string) (one wire.Checkpoint, err error) {
+	list, err := h.checkpoints(ctx, wire.HistoryRequest{Create: true, Name: name})
+	if err == nil && len(list) != 1 {
+		err = errors.New("the supervisor names no checkpoint")
+	}
+	if err != nil {
+		return one, err
+	}
+	return list[0], nil
 }
 
 // List implements [tools.History].
-func (h runHistory) List(context.Context) (list []snapshot.Checkpoint, err error) {
-	err = h.with(func(c *snapshot.Checkpoints) error {
-		list, err = c.List()
-		return err
-	})
-	return list, err
+func (h boxHistory) List(ctx context.Context) (list []wire.Checkpoint, err error) {
+	return h.checkpoints(ctx, wire.HistoryRequest{List: true})
 }
 
 // Rollback implements [tools.History].
-func (h runHistory) Rollback(ctx context.Context, id string) (list []wire.Change, err error) {
-	err = h.with(func(c *snapshot.Checkpoints) error {
-		list, err = c.Rollback(id, func() (*snapshot.Freeze, error) { return h.Freezing(ctx) })
-		return err
+func (h boxHistory) Rollback(ctx context.Context, id string) (list []wire.Change, err error) {
+	err = h.History(ctx, wire.HistoryRequest{Rollback: id}, func(e wire.HistoryEntry) error {
+		if e.Change != nil {
+			list = append(list, *e.Change)
+		}
+		return nil
 	})
 	return list, err
 }
 
-func (h runHistory) with(do func(*snapshot.Checkpoints) error) error {
-	c, err := h.Checkpoints()
-	if err != nil {
-		return err
-	}
-	return errors.Join(do(c), c.Close())
+func (h boxHistory) checkpoints(ctx context.Context, r wire.HistoryRequest) (list []wire.Checkpoint, err error) {
+	err = h.History(ctx, r, func(e wire.HistoryEntry) error {
+		if e.Checkpoint != nil {
+			list = append(list, *e.Checkpoint)
+		}
+		return nil
+	})
+	return list, err
 }

@@ -440,7 +440,8 @@ func TestARunServesItsTools(t *testing.T) {
 			b.call("exec", args{"command": "rm new.txt"}, false)
 			b.call("rollback", args{"id": "1"}, false)
 			b.says("changes", args{}, "workspace/repo/new.txt")
-			b.call("changes", args{"diff": true}, true)
+			b.says("changes", args{"diff": true}, "modified  workspace/repo/a.txt\n", "-one\n+two\n", "created   workspace/repo/new.txt")
+			b.fails("rollback", args{"id": "99"}, "no checkpoint")
 			end(b)
 			eventually(t, func() bool {
 				_, err := os.Stat(p.path("out/result.json"))

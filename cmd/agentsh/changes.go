@@ -1,22 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
-	linediff "github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/snapshot"
@@ -24,9 +18,6 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/supervisor/host"
 )
-
-// maxShown is the largest file whose lines are compared, in bytes.
-const maxShown = 1 << 20
 
 func newChangesCommand() *cobra.Command {
 	var p changePrinter
@@ -77,7 +68,6 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 			len(args) == 1 && args[0] != s.Session && args[0] != one.Name {
 			continue
 		}
-		created := map[string]bool{}
 		list, err := s.Changes()
 		if runs {
 			list, err = changesOf(ctx, one.Name)
@@ -85,16 +75,7 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 		if err != nil {
 			return nil, failure.New(failure.Ours, err, "")
 		}
-		for _, c := range list {
-			created[string(c.Path)] = created[string(c.Path)] || c.Kind == wire.Created
-		}
-		p.after = inWorkspace(work.Backing)
-		p.before = func(path string) (io.ReadCloser, error) {
-			if created[path] {
-				return nil, fs.ErrNotExist
-			}
-			return s.Previous(path)
-		}
+		p.sides = snapshot.Sides{Before: s.Since(list), After: snapshot.InWorkspace(work.Backing)}
 		return list, nil
 	}
 	if len(args) == 1 {
@@ -138,8 +119,7 @@ func changesOf(ctx context.Context, name string) ([]wire.Change, error) {
 // changePrinter prints the changes of a workspace.
 type changePrinter struct {
 	json, diff bool
-	// before and after open the content of a file; fs.ErrNotExist: there was none.
-	before, after func(path string) (io.ReadCloser, error)
+	sides      snapshot.Sides
 }
 
 // between compares a checkpoint with another, or with the workspace.
@@ -148,36 +128,17 @@ func (p *changePrinter) between(c *snapshot.Checkpoints, dir, from, until string
 	if err != nil {
 		return err
 	}
-	p.before = func(path string) (io.ReadCloser, error) { return old.Open(path) }
+	p.sides.Before = func(path string) (io.ReadCloser, error) { return old.Open(path) }
 	if until == "" {
-		p.after = inWorkspace(dir)
+		p.sides.After = snapshot.InWorkspace(dir)
 		return nil
 	}
 	now, err := c.View(until)
 	if err != nil {
 		return err
 	}
-	p.after = func(path string) (io.ReadCloser, error) { return now.Open(path) }
+	p.sides.After = func(path string) (io.ReadCloser, error) { return now.Open(path) }
 	return nil
-}
-
-// inWorkspace opens regular files of a workspace, whatever links lie in it.
-func inWorkspace(dir string) func(string) (io.ReadCloser, error) {
-	return func(path string) (io.ReadCloser, error) {
-		root, err := os.OpenRoot(dir)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = root.Close() }() // opened for reading
-		info, err := root.Lstat(filepath.FromSlash(path))
-		if err != nil {
-			return nil, err
-		}
-		if !info.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s: no regular file: %w", path, fs.ErrNotExist)
-		}
-		return root.OpenFile(filepath.FromSlash(path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	}
 }
 
 // changeJSON is a change with the lines that changed.
@@ -201,7 +162,7 @@ func (p *changePrinter) print(out io.Writer, list []wire.Change) error {
 		if !p.diff {
 			continue
 		}
-		lines, why, err := p.compare(c)
+		lines, why, err := p.sides.Lines(c)
 		if err != nil {
 			return failure.New(failure.Ours, err, "")
 		}
@@ -220,67 +181,13 @@ func (p *changePrinter) printJSON(out io.Writer, list []wire.Change) error {
 	for _, c := range list {
 		one := changeJSON{Change: c}
 		if p.diff {
-			lines, why, err := p.compare(c)
+			lines, why, err := p.sides.Lines(c)
 			if err != nil {
 				return failure.New(failure.Ours, err, "")
 			}
-			one.Diff, one.Binary = lines, why == binaryText
+			one.Diff, one.Binary = lines, why == wire.BinaryFile
 		}
 		all = append(all, one)
 	}
 	return json.NewEncoder(out).Encode(all)
-}
-
-const binaryText = "binary"
-
-// compare returns the lines in which a file differs, or why there are none.
-func (p *changePrinter) compare(c wire.Change) (lines, why string, err error) {
-	old := c.Path
-	if c.From != "" {
-		old = c.From
-	}
-	before, beforeWhy, err := readSide(p.before, string(old))
-	if err != nil {
-		return "", "", err
-	}
-	after, afterWhy, err := readSide(p.after, string(c.Path))
-	if err != nil {
-		return "", "", err
-	}
-	if beforeWhy != "" || afterWhy != "" {
-		return "", firstOf(afterWhy, beforeWhy), nil
-	}
-	return string(linediff.Diff("a/"+wire.EncodeName(string(old)), before, "b/"+wire.EncodeName(string(c.Path)), after)), "", nil
-}
-
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
-// readSide reads one side of a comparison. A file that is not there is empty.
-func readSide(open func(string) (io.ReadCloser, error), path string) (data []byte, why string, err error) {
-	f, err := open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", nil
-	}
-	if errors.Is(err, snapshot.ErrNoPrevious) {
-		return nil, "its old content was not kept", nil
-	}
-	if err != nil {
-		return nil, "", err
-	}
-	defer f.Close()
-	data, err = io.ReadAll(io.LimitReader(f, maxShown+1))
-	switch {
-	case err != nil:
-		return nil, "", err
-	case len(data) > maxShown:
-		return nil, "larger than 1 MiB", nil
-	case !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0:
-		return nil, binaryText, nil
-	}
-	return data, "", nil
 }

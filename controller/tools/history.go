@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"agentsh/internal/snapshot"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 )
@@ -21,9 +20,9 @@ type History interface {
 	// where lines is set.
 	Changes(ctx context.Context, lines bool) ([]Change, error)
 	// Create remembers the state now.
-	Create(ctx context.Context, name string) (snapshot.Checkpoint, error)
+	Create(ctx context.Context, name string) (wire.Checkpoint, error)
 	// List returns all states that are remembered, oldest first.
-	List(ctx context.Context) ([]snapshot.Checkpoint, error)
+	List(ctx context.Context) ([]wire.Checkpoint, error)
 	// Rollback goes back to a state, and returns what changed.
 	Rollback(ctx context.Context, id string) ([]wire.Change, error)
 }
@@ -172,7 +171,7 @@ func (t *Toolbox) checkpoint(ctx context.Context, _ call, in checkpointInput) (s
 	return "checkpoint " + one.ID, checkpointsOutput{[]checkpoint{about(one)}}, nil
 }
 
-func about(c snapshot.Checkpoint) checkpoint {
+func about(c wire.Checkpoint) checkpoint {
 	return checkpoint{ID: c.ID, Name: c.Name, Time: c.Time.UTC().Format(time.RFC3339), Files: c.Files, Bytes: c.Bytes}
 }
 

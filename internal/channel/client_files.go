@@ -390,10 +390,13 @@ func collect[T any](to *[]T) func(T) error {
 // entries decodes a listing that is a list, and calls fn with each entry. It fails for
 // too many entries and for an entry that is too long.
 func entries[T any](fn func(T) error) func(io.Reader) error {
-	return func(r io.Reader) error {
-		one := &atMostReader{r: r, left: maxEntry}
-		return list(json.NewDecoder(one), one, fn)
-	}
+	return func(r io.Reader) error { return eachOf(r, maxEntry, fn) }
+}
+
+// eachOf decodes a listing whose entries have at most a number of bytes.
+func eachOf[T any](r io.Reader, most int, fn func(T) error) error {
+	one := &atMostReader{r: r, left: most, most: most}
+	return list(json.NewDecoder(one), one, fn)
 }
 
 // list decodes the next list of d, which reads from one.
@@ -408,7 +411,7 @@ func list[T any](d *json.Decoder, one *atMostReader, fn func(T) error) error {
 			return &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d entries", maxEntries)}
 		}
 		var e T
-		one.left = maxEntry
+		one.left = one.most
 		if err := d.Decode(&e); err != nil {
 			return err
 		}
@@ -424,7 +427,7 @@ func list[T any](d *json.Decoder, one *atMostReader, fn func(T) error) error {
 // the other lists.
 func manifest(fn func(wire.ManifestEntry) error) func(io.Reader) error {
 	return func(r io.Reader) error {
-		one := &atMostReader{r: r, left: maxEntry}
+		one := &atMostReader{r: r, left: maxEntry, most: maxEntry}
 		d := json.NewDecoder(one)
 		if t, err := d.Token(); err != nil || t != json.Delim('{') {
 			return errors.Join(fmt.Errorf("it begins with %v, not with a manifest", t), err)
@@ -458,11 +461,12 @@ func manifest(fn func(wire.ManifestEntry) error) func(io.Reader) error {
 type atMostReader struct {
 	r    io.Reader
 	left int
+	most int // of one entry
 }
 
 func (a *atMostReader) Read(p []byte) (int, error) {
 	if a.left <= 0 {
-		return 0, &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("an entry of a listing has more than %d bytes", maxEntry)}
+		return 0, &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("an entry of a listing has more than %d bytes", a.most)}
 	}
 	n, err := a.r.Read(p[:min(len(p), a.left)])
 	a.left -= n

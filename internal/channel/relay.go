@@ -234,6 +234,8 @@ func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra [
 func fileWords(req *wire.FileRequest) string {
 	name := req.Path
 	switch {
+	case req.Op == wire.OpHistory:
+		return text.Short(historyWords(req.History), 400)
 	case req.Op == wire.OpStat || req.Op == wire.OpList || req.Op == wire.OpChanges:
 		return ""
 	case req.Read != nil:

@@ -74,6 +74,8 @@ func writeListing(w io.Writer, listing any) error {
 		return writeList(w, list)
 	case []wire.FileInfo:
 		return writeList(w, list)
+	case []wire.HistoryEntry:
+		return writeList(w, list)
 	}
 	return json.NewEncoder(w).Encode(listing)
 }
@@ -131,6 +133,11 @@ func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, o
 	case req.Op == wire.OpChanges:
 		changes, err := s.cfg.Handler.Changes(ctx)
 		return nil, changes, err
+	case req.Op == wire.OpHistory && req.History != nil:
+		if h, ok := s.cfg.Handler.(Historian); ok {
+			list, err := h.History(ctx, *req.History)
+			return nil, list, err
+		}
 	case req.Op == wire.OpRecovery && req.Recovery != nil:
 		if k, ok := s.cfg.Handler.(Recoverer); ok {
 			if req.Recovery.Freeze {

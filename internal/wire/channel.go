@@ -135,6 +135,7 @@ type FileRequest struct {
 	Write     *WriteFile       `json:"write,omitempty"`
 	Out       *CopyOut         `json:"out,omitempty"`
 	Recovery  *RecoveryRequest `json:"recovery,omitempty"`
+	History   *HistoryRequest  `json:"history,omitempty"`
 }
 
 // RecoveryRequest restores or purges deleted files, or freezes the files. Exactly one
