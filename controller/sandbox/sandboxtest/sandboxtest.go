@@ -84,6 +84,7 @@ func Run(t *testing.T, b sandbox.Backend, with ...sandbox.Container) {
 	t.Run("streams pass unchanged and apart", s.streams)
 	t.Run("files have any name", s.files)
 	t.Run("archives come out", s.archives)
+	t.Run("states of the files are remembered", s.history)
 	t.Run("a living sandbox is left alone", s.living)
 	t.Run("the end leaves the audit log and the trash", s.stops)
 	t.Run("a failed start leaves nothing", s.fails)
