@@ -45,7 +45,7 @@ for set in "$@"; do
 		tool sqlite3 sqlite3
 		;;
 	places)
-		for p in mmdebstrap gcc libc6-dev musl busybox-static qemu-system-x86 docker.io podman runc iptables nftables cpio kmod e2fsprogs xz-utils zstd util-linux iproute2 debian-archive-keyring; do want "$p"; done
+		for p in mmdebstrap gcc libc6-dev musl busybox-static qemu-system-x86 docker.io podman runc uidmap slirp4netns iptables nftables cpio kmod e2fsprogs xz-utils zstd util-linux iproute2 debian-archive-keyring; do want "$p"; done
 		;;
 	places-examples)
 		want docker-compose

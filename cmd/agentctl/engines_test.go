@@ -20,7 +20,7 @@ container:
 func contained(t *testing.T, e *testenv.Engine, agent, more string) *fixture {
 	t.Helper()
 	p := newFixture(t, agent, inContainer+more)
-	p.place = []string{"--backend", "docker", "--connect", e.Host}
+	p.place = []string{"--backend", e.Backend, "--connect", e.Host}
 	t.Cleanup(func() { waitEmpty(t, e) }) // the engine removes them after it has told their end
 	return p
 }
@@ -35,9 +35,17 @@ func waitEmpty(t *testing.T, e *testenv.Engine) {
 
 func TestRunsInContainersOfDocker(t *testing.T) {
 	testenv.Asked(t, "AGENTSH_ENGINES", "engines")
-	e := testenv.Docker(t)
+	runsInContainers(t, testenv.Docker(t))
+}
+
+func TestRunsInContainersOfPodman(t *testing.T) {
+	testenv.Asked(t, "AGENTSH_ENGINES", "engines")
+	runsInContainers(t, testenv.Podman(t))
+}
+
+func runsInContainers(t *testing.T, e *testenv.Engine) {
 	t.Run("the example", func(t *testing.T) {
-		runExample(t, "\n"+inContainer, "--backend", "docker", "--connect", e.Host)
+		runExample(t, "\n"+inContainer, "--backend", e.Backend, "--connect", e.Host)
 	})
 	t.Run("what a harness says of the container", func(t *testing.T) {
 		p := contained(t, e, `touch /usr/new || echo two >a.txt; echo waiting; until [ -e /sandbox/workspace/go ]; do sleep 0.1; done`,
@@ -57,15 +65,15 @@ func TestRunsInContainersOfDocker(t *testing.T) {
 		var r controller.Result
 		code := run.wait()
 		p.readJSON("out/result.json", &r)
-		if code != 0 || r.Backend != "docker" || r.Image == nil || r.Image.Name != testenv.EngineImage ||
+		if code != 0 || r.Backend != e.Backend || r.Image == nil || r.Image.Name != testenv.EngineImage ||
 			!strings.HasPrefix(r.Image.Digest, "sha256:") || r.Image.Path != "" || len(r.Changed) != 1 {
 			t.Errorf("exit code %d: %+v, image %+v", code, r.Error, r.Image)
 		}
 	})
 	t.Run("a harness names the backend", func(t *testing.T) {
-		p := contained(t, e, "true", "backend: docker\nconnect: "+e.Host+"\n")
+		p := contained(t, e, "true", "backend: "+e.Backend+"\nconnect: "+e.Host+"\n")
 		p.place = nil
-		if r, code := p.run(); code != 0 || r.Backend != "docker" {
+		if r, code := p.run(); code != 0 || r.Backend != e.Backend {
 			t.Errorf("exit code %d: %+v", code, r.Error)
 		}
 		if out, errs, code := p.try("", "lint", "--repo", "repo", "harness.yaml"); code != 0 {
@@ -76,7 +84,7 @@ func TestRunsInContainersOfDocker(t *testing.T) {
 			t.Errorf("local: %d %s %s", code, out, errs)
 		}
 	})
-	t.Run("what cannot be had", func(t *testing.T) { refusedByDocker(t, e) })
+	t.Run("what cannot be had", func(t *testing.T) { refusedByEngine(t, e) })
 	t.Run("a controller that is killed", func(t *testing.T) {
 		p := contained(t, e, "cat a.txt; echo waiting; sleep 1000", "")
 		run := p.startAs("| waiting", p.runArgs("--lease", "10s"))
@@ -127,15 +135,15 @@ func TestRunsInContainersOfDocker(t *testing.T) {
 	})
 }
 
-// refusedByDocker checks that what an engine cannot give is refused with what to do.
-func refusedByDocker(t *testing.T, e *testenv.Engine) {
+// refusedByEngine checks that what an engine cannot give is refused with what to do.
+func refusedByEngine(t *testing.T, e *testenv.Engine) {
 	p := contained(t, e, "true", "")
 	whole := p.read("harness.yaml")
 	for _, tt := range []struct{ from, to, want string }{
 		{"image: " + testenv.EngineImage, "image: localhost:1/none:1", "cannot be pulled: "},
 		{"image: " + testenv.EngineImage, "", "write image: NAME in the harness"},
 		{"container:", "container:\n  disk_mb: 1000", "container.disk_mb: the storage driver of the engine cannot limit"},
-		{"container:", "container:\n  network: elsewhere", "container.network: 'docker network ls' lists"},
+		{"container:", "container:\n  network: elsewhere", "container.network: '" + e.Backend + " network ls' lists"},
 		{"container:", "container:\n  network: host", "is the network of somebody else"},
 		{"container:", "container:\n  user: nobody-here", "container.user: write a UID"},
 		{"source: /usr,", "source: /no/such/directory,", "the path must exist on the machine of the engine"},
@@ -163,7 +171,15 @@ func refusedByDocker(t *testing.T, e *testenv.Engine) {
 
 func TestContainersThatEndAreExplained(t *testing.T) {
 	testenv.Asked(t, "AGENTSH_ENGINES", "engines")
-	e := testenv.Docker(t)
+	for name, start := range map[string]func(t *testing.T) *testenv.Engine{
+		"docker": func(t *testing.T) *testenv.Engine { t.Helper(); return testenv.Docker(t) },
+		"podman": testenv.Podman, "rootless podman": testenv.RootlessPodman,
+	} {
+		t.Run(name, func(t *testing.T) { endsAreExplained(t, start(t), name) })
+	}
+}
+
+func endsAreExplained(t *testing.T, e *testenv.Engine, engine string) {
 	const agent = "cat a.txt; echo waiting; sleep 1000"
 	name := func(t *testing.T) string {
 		t.Helper()

@@ -34,7 +34,7 @@ type placeFlags struct {
 }
 
 // backends are the values of --backend.
-var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name}
+var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name, docker.NamePodman}
 
 func (f *placeFlags) add(cmd *cobra.Command) {
 	f.flags = cmd.Flags()
@@ -42,7 +42,7 @@ func (f *placeFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.connect, "connect", "",
 		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, exec:PROGRAM ARGUMENT... that leads to a shell there, "+
 			"or of a socket where 'agentsh serve --listen' answers: "+socket.Forms+
-			"; or of the engine for docker: unix://PATH, ssh://USER@HOST, tcp://HOST:PORT, context:NAME "+
+			"; or of the engine for docker and podman: unix://PATH, ssh://USER@HOST, tcp://HOST:PORT, context:NAME or connection:NAME "+
 			"(default: that of its own program)")
 	cmd.Flags().StringVar(&f.key, "connect-key", "", "`FILE` with the key of the place, for --backend socket")
 	cmd.Flags().DurationVar(&f.lease, "lease", remote.DefaultLease,
@@ -113,7 +113,7 @@ func (f placeFlags) check(config string) error {
 	}
 	switch {
 	case name == local.Name && f.connect != "":
-		return wrong("add --backend ssh, exec, socket or docker", "--connect: the local backend is on this machine")
+		return wrong("add --backend ssh, exec, socket, docker or podman", "--connect: the local backend is on this machine")
 	case name == local.Name && f.key != "":
 		return wrong("add --backend socket", "--connect-key: the local backend is on this machine")
 	case name == local.Name:
@@ -136,7 +136,7 @@ func (f placeFlags) check(config string) error {
 
 // isEngine reports whether the sandboxes are in containers of an engine.
 func (f placeFlags) isEngine() bool {
-	return f.backend == docker.Name
+	return f.backend == docker.Name || f.backend == docker.NamePodman
 }
 
 // open makes the backend.
@@ -152,7 +152,7 @@ func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Ba
 	}
 	if f.isEngine() {
 		b, err := docker.Open(docker.Config{
-			Address: f.connect, State: state, Agentsh: agentsh, Operator: config, Lease: f.lease, Look: f.look, Getenv: os.Getenv,
+			Name: f.backend, Address: f.connect, State: state, Agentsh: agentsh, Operator: config, Lease: f.lease, Look: f.look, Getenv: os.Getenv,
 		})
 		if err != nil {
 			return nil, &failure{code: controller.ExitConfiguration, err: err, hint: "see doc/platforms/docker.md"}

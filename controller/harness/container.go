@@ -7,7 +7,7 @@ func (c Container) Unused(backend string, s Severity) Problems {
 		if !o.IsZero() {
 			ps = append(ps, Problem{
 				At: o, Severity: s, Rule: RuleUnsupport, Message: "container." + key + ": the backend " + backend + " makes no container",
-				Hint: "write backend: docker, or run with --backend",
+				Hint: "write backend: docker or podman, or run with --backend",
 			})
 		}
 	}

@@ -26,6 +26,7 @@ type Engine struct {
 	Messages *bytes.Buffer
 	control  io.Writer
 	ready    chan struct{}
+	Backend  string // that makes sandboxes in its containers
 }
 
 // engineScript starts an engine each time that it reads a line. It ends the one before by force.
@@ -47,7 +48,10 @@ const lastLines = 4
 func startEngine(t *testing.T, dir, socket string, argv ...string) *Engine {
 	t.Helper()
 	Need(t, Root, Program("ip"), Program(argv[0]))
-	e := &Engine{Host: "unix://" + socket, Messages: new(bytes.Buffer), ready: make(chan struct{}, 8)}
+	e := &Engine{Host: "unix://" + socket, Messages: new(bytes.Buffer), ready: make(chan struct{}, 8), Backend: "podman"}
+	if argv[0] == "dockerd" {
+		e.Backend = "docker"
+	}
 	all := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--mount", "bash", "-c", engineScript, "engine", dir}
 	all = append(all, argv...)
 	cmd := exec.Command("unshare", all...) //nolint:noctx // it ends with the test
@@ -181,5 +185,9 @@ func (e *Engine) load(t *testing.T) {
 		t.Fatal(err)
 	}
 	name, tag, _ := strings.Cut(EngineImage, ":")
-	e.Ask(t, http.MethodPost, "/images/create?fromSrc=-&repo="+name+"&tag="+tag, &archive)
+	request := "/images/create?fromSrc=-&repo=" + name + "&tag=" + tag
+	if e.Backend == "podman" {
+		request = "/v4.0.0/libpod/images/import?reference=" + EngineImage
+	}
+	e.Ask(t, http.MethodPost, request, &archive)
 }

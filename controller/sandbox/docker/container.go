@@ -107,6 +107,14 @@ func (c *container) make(ctx context.Context) error {
 }
 
 func (c *container) start(ctx context.Context, config *api.Config, host *api.HostConfig) error {
+	if c.b.cfg.Name == NamePodman {
+		named, done, err := withNamedProfile(*host, c.b.host)
+		if err != nil {
+			return fmt.Errorf("seccomp profile of the container: %w", err)
+		}
+		defer done()
+		host = named
+	}
 	got, err := c.b.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config: config, HostConfig: host, Name: "agentsh-" + c.spec.RunID,
 	})
@@ -199,8 +207,11 @@ func (c *container) secure(host *api.HostConfig, user string, engine []string) {
 	} else {
 		host.CapDrop = []string{"ALL"}
 		host.SecurityOpt = []string{"no-new-privileges", "seccomp=" + containers.SeccompUser}
-		// What the docker program makes of systempaths=unconfined: see EmptyMasks.
-		host.MaskedPaths, host.ReadonlyPaths = []string{}, []string{}
+		if c.b.cfg.Name == NamePodman {
+			host.SecurityOpt = append(host.SecurityOpt, "unmask=ALL")
+		} else { // what the docker program makes of systempaths=unconfined
+			host.MaskedPaths, host.ReadonlyPaths = []string{}, []string{}
+		}
 	}
 	for _, o := range engine {
 		if strings.HasPrefix(o, "name=apparmor") {
@@ -220,11 +231,13 @@ func (c *container) explainStart(err error) error {
 	case strings.Contains(text, "apparmor"):
 		hint = "load the profile on the engine's machine: apparmor_parser -r /usr/share/agentsh/containers/apparmor"
 	case errdefs.IsConflict(err) && strings.Contains(text, "already in use"):
-		hint = "a container of an earlier run has the name: 'agentctl gc --backend docker' removes it"
+		hint = "a container of an earlier run has the name: 'agentctl gc --backend " + c.b.cfg.Name + "' removes it"
 	case strings.Contains(text, "unable to find user") || strings.Contains(text, "no matching entries in passwd"):
 		hint = "container.user: write a UID, or a name that /etc/passwd of the image has"
 	case strings.Contains(text, "network") && errdefs.IsNotFound(err):
-		hint = "container.network: 'docker network ls' lists what there is"
+		hint = "container.network: '" + c.b.cfg.Name + " network ls' lists what there is"
+	case strings.Contains(text, packagedProfiles):
+		hint = "install the package of agentsh on the engine's machine: podman reads the seccomp profile there"
 	case strings.Contains(text, "bind source path does not exist") || strings.Contains(text, "statfs"):
 		hint = "container.mounts: the path must exist on the machine of the engine"
 	}

@@ -1,5 +1,5 @@
-// Package docker makes sandboxes in containers of an engine, by the Engine API. Each sandbox is
-// one container, made from the image of the harness.
+// Package docker makes sandboxes in containers of Docker or podman, by the Engine API, which both
+// serve. Each sandbox is one container, made from the image of the harness.
 //
 // Process 1 of the container is agentsh serve --container, which this host puts in. A stream
 // is an exec of agentsh serve --stdio in it, over which package remote makes the sandbox.
@@ -30,6 +30,7 @@ import (
 
 // Config configures a backend.
 type Config struct {
+	Name    string // [Name] or [NamePodman]
 	Address string // of the engine; empty: that which the engine's own program uses
 	State   statedir.Dir
 	Agentsh string // path of the supervisor's program; empty: see [agentfile.Find]
@@ -57,11 +58,15 @@ func Open(cfg Config) (*Backend, error) {
 	if cfg.Lease == 0 {
 		cfg.Lease = remote.DefaultLease
 	}
-	e, err := find(cfg.Address, cfg.Getenv)
+	of := find
+	if cfg.Name == NamePodman {
+		of = findPodman
+	}
+	e, err := of(cfg.Address, cfg.Getenv)
 	if err != nil {
 		return nil, err
 	}
-	engine, err := e.connect()
+	engine, err := e.connect(cfg.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -71,17 +76,20 @@ func Open(cfg Config) (*Backend, error) {
 }
 
 // Name implements [sandbox.Backend].
-func (b *Backend) Name() string { return Name }
+func (b *Backend) Name() string { return b.cfg.Name }
 
 // at names the engine in the directories of sandboxes.
-func (b *Backend) at() string { return Name + " " + b.host }
+func (b *Backend) at() string { return b.cfg.Name + " " + b.host }
 
 // explain adds what to do to the error of an engine that does not answer.
 func (b *Backend) explain(err error) error {
 	if err == nil || !client.IsErrConnectionFailed(err) && !strings.Contains(err.Error(), "cannot connect to the Docker daemon") {
 		return err
 	}
-	const hint = "start it, or name another with --connect or DOCKER_HOST; 'docker version' shows which one the docker program uses"
+	hint := "start it, or name another with --connect or DOCKER_HOST; 'docker version' shows which one the docker program uses"
+	if b.cfg.Name == NamePodman {
+		hint = "start it: 'systemctl --user start podman.socket', as root without --user; or name another with --connect or CONTAINER_HOST"
+	}
 	text := fmt.Sprintf("the engine at %s does not answer", b.host)
 	if cause := errors.Unwrap(errors.Unwrap(err)); cause != nil {
 		text += ": " + cause.Error()
@@ -97,6 +105,9 @@ func (b *Backend) asked(ctx context.Context) (*system.Info, error) {
 		return b.info, nil
 	}
 	got, err := b.engine.Info(ctx, client.InfoOptions{})
+	if err == nil {
+		err = b.checkKind(ctx)
+	}
 	if err != nil {
 		return nil, b.explain(err)
 	}
@@ -186,7 +197,7 @@ func checkNetwork(name string) error {
 // Create implements [sandbox.Backend].
 func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
 	c := &container{b: b, spec: s}
-	in := remote.New(remote.Config{Name: Name, Carrier: c, State: b.cfg.State, Lease: b.cfg.Lease, Release: c.remove})
+	in := remote.New(remote.Config{Name: b.cfg.Name, Carrier: c, State: b.cfg.State, Lease: b.cfg.Lease, Release: c.remove})
 	return in.Create(ctx, s)
 }
 

@@ -69,7 +69,7 @@ func TestEndpointsOfEngines(t *testing.T) {
 		"ssh://me:secret@build":   "has a password",
 		"npipe:////./pipe/docker": "is no address of an engine",
 	} {
-		_, err := endpoint{Host: host}.connect()
+		_, err := endpoint{Host: host}.connect(Name)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", host, err, want)
 		}
@@ -87,7 +87,7 @@ func TestAContainerOfAUserHasNoRights(t *testing.T) {
 			CapAdd: []string{"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"}, SecurityOpt: []string{"apparmor=agentsh-container"}}},
 	} {
 		var got api.HostConfig
-		c := container{b: &Backend{}}
+		c := container{b: &Backend{cfg: Config{Name: Name}}}
 		c.secure(&got, tt.user, tt.engine)
 		profiles := 0
 		got.SecurityOpt = slices.DeleteFunc(got.SecurityOpt, func(o string) bool {

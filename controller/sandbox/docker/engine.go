@@ -124,13 +124,13 @@ func isDir(name string) bool {
 }
 
 // connect makes a client of an engine. It does not connect yet.
-func (e endpoint) connect() (*client.Client, error) {
+func (e endpoint) connect(name string) (*client.Client, error) {
 	opts := []client.Opt{client.WithUserAgent("agentctl")}
 	switch {
 	case strings.HasPrefix(e.Host, schemeUnix):
 		opts = append(opts, client.WithHost(e.Host))
 	case strings.HasPrefix(e.Host, schemeSSH):
-		dial, err := remote.DialSSH(e.Host, "docker system dial-stdio") // as the docker program does
+		dial, err := remote.DialSSH(e.Host, name+" system dial-stdio") // as the docker program does
 		if err != nil {
 			return nil, err
 		}

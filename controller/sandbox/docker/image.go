@@ -19,7 +19,7 @@ import (
 func (b *Backend) Pull(ctx context.Context, name string) (sandbox.Image, error) {
 	found := sandbox.Image{Name: name}
 	if name == "" {
-		return found, errors.New("backend docker makes a container: write image: NAME in the harness")
+		return found, fmt.Errorf("backend %s makes a container: write image: NAME in the harness", b.cfg.Name)
 	}
 	got, err := b.engine.ImageInspect(ctx, name)
 	if errdefs.IsNotFound(err) {
@@ -61,7 +61,7 @@ type imageFacts struct{ arch, user string }
 func (b *Backend) pull(ctx context.Context, name string) error {
 	if strings.HasPrefix(name, "sha256:") {
 		return errors.New("the engine does not have it, and no registry is named: write NAME@sha256:..., or load it with '" +
-			"docker load'")
+			b.cfg.Name + " load'")
 	}
 	var opts client.ImagePullOptions
 	login, ok, err := image.FindLogin(ctx, name)
@@ -83,8 +83,8 @@ func (b *Backend) pull(ctx context.Context, name string) error {
 	}
 	if err != nil && !client.IsErrConnectionFailed(err) {
 		text := strings.TrimSpace(err.Error())
-		return &pullError{fmt.Errorf("cannot be pulled: %s: try 'docker pull %s', and 'docker login' if its registry needs it",
-			text, name)}
+		return &pullError{fmt.Errorf("cannot be pulled: %s: try '%s pull %s', and 'docker login' if its registry needs it",
+			text, b.cfg.Name, name)}
 	}
 	return b.explain(err)
 }

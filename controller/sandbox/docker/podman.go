@@ -1,0 +1,129 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	api "github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+)
+
+// NamePodman is the name of the backend whose engine is podman. Its service serves the API of
+// Docker, with the differences in this file.
+const NamePodman = "podman"
+
+// schemeConnection begins the name of a connection of podman.
+const schemeConnection = "connection:"
+
+// findPodman returns the endpoint of podman's service: that of an address, that of CONTAINER_HOST,
+// or the socket of this user's service.
+func findPodman(address string, getenv func(string) string) (endpoint, error) {
+	e := endpoint{Host: cmp.Or(address, getenv("CONTAINER_HOST"))}
+	name, named := strings.CutPrefix(e.Host, schemeConnection)
+	if e.Host == "" {
+		name = getenv("CONTAINER_CONNECTION")
+		named = name != ""
+	}
+	switch {
+	case named:
+		return podmanConnection(name, getenv)
+	case e.Host != "":
+		return e, nil
+	}
+	dir := "/run"
+	if uid := os.Geteuid(); uid != 0 {
+		dir = cmp.Or(getenv("XDG_RUNTIME_DIR"), fmt.Sprintf("/run/user/%d", uid))
+	}
+	e.Host = schemeUnix + path.Join(dir, "podman/podman.sock")
+	return e, nil
+}
+
+// podmanConnection returns the endpoint of a connection that podman has stored.
+func podmanConnection(name string, getenv func(string) string) (endpoint, error) {
+	config := cmp.Or(getenv("XDG_CONFIG_HOME"), filepath.Join(getenv("HOME"), ".config"))
+	file := cmp.Or(getenv("PODMAN_CONNECTIONS_CONF"), filepath.Join(config, "containers/podman-connections.json"))
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return endpoint{}, fmt.Errorf("podman has no connection %q: %s is missing: see 'podman system connection list'", name, file)
+	}
+	var all struct {
+		Connection struct {
+			Connections map[string]struct{ URI string }
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &all)
+	}
+	if err != nil {
+		return endpoint{}, fmt.Errorf("connections of podman: %s: %w", file, err)
+	}
+	found, ok := all.Connection.Connections[name]
+	if !ok || found.URI == "" {
+		return endpoint{}, fmt.Errorf("podman has no connection %q: see 'podman system connection list'", name)
+	}
+	// The command at the other end finds the socket.
+	if at, _, isSSH := strings.Cut(strings.TrimPrefix(found.URI, schemeSSH), "/"); isSSH && strings.HasPrefix(found.URI, schemeSSH) {
+		found.URI = schemeSSH + at
+	}
+	return endpoint{Host: found.URI}, nil
+}
+
+// checkKind checks that the engine is that of the backend's name. They differ in how a container
+// gets its rights.
+func (b *Backend) checkKind(ctx context.Context) error {
+	got, err := b.engine.ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		return err
+	}
+	is := Name
+	for _, c := range got.Components {
+		if strings.HasPrefix(c.Name, "Podman") {
+			is = NamePodman
+		}
+	}
+	if is != b.cfg.Name {
+		return fmt.Errorf("the engine at %s is %s: run with --backend %s", b.host, is, is)
+	}
+	return nil
+}
+
+// packagedProfiles is where packages have the seccomp profiles.
+const packagedProfiles = "/usr/share/agentsh/containers"
+
+// withNamedProfile is a container whose seccomp profile is a file that podman reads: it takes no
+// profile in the request. On this machine the file is temporary, until done is called.
+func withNamedProfile(host api.HostConfig, engine string) (_ *api.HostConfig, done func(), err error) {
+	const key = "seccomp="
+	host.SecurityOpt = slices.Clone(host.SecurityOpt)
+	i := slices.IndexFunc(host.SecurityOpt, func(o string) bool { return strings.HasPrefix(o, key) })
+	profile := strings.TrimPrefix(host.SecurityOpt[i], key)
+	if !strings.HasPrefix(engine, schemeUnix) {
+		name := "seccomp-user.json"
+		if len(host.CapAdd) > 0 {
+			name = "seccomp-root.json"
+		}
+		host.SecurityOpt[i] = key + path.Join(packagedProfiles, name)
+		return &host, func() {}, nil
+	}
+	f, err := os.CreateTemp("", "agentsh-seccomp-*.json")
+	if err != nil {
+		return nil, nil, err
+	}
+	done = func() { _ = os.Remove(f.Name()) } // temporary
+	_, err = f.WriteString(profile)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil { // the service may have another user
+		done()
+		return nil, nil, err
+	}
+	host.SecurityOpt[i] = key + f.Name()
+	return &host, done, nil
+}
