@@ -68,6 +68,7 @@ var ranks = map[string]int{
 	"controller/fetch":               0, // reads files by HTTPS, knows no harness
 	"controller/openshell":           0, // reads and writes another project's policies
 	"controller/harness":             1,
+	"controller/webhook":             1, // asks a server; knows questions and no run
 	"controller/outside":             3, // requests of the controller, through the proxy of sessions
 	"controller/prescript":           0, // reads what a script says, knows no run
 	"controller/scan":                1,

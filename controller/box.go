@@ -22,6 +22,8 @@ type box struct {
 	deleted  chan error      // receives the result of the deletion; nil: not started
 	stopping atomic.Bool     // the end of the event stream is expected
 	unforce  func() bool     // cancels endOnForce; nil: it was not called
+
+	unapprove func() // ends [box.approve]; nil: it was not called
 }
 
 // forcedStop is the time that a supervisor has to end by itself after a second
@@ -99,11 +101,19 @@ func (b *box) gone() error {
 func (b *box) stop(ctx context.Context) error {
 	b.stopping.Store(true)
 	b.attached.Stop()
+	b.endApprovals()
 	err := b.sandbox.Stop(ctx)
 	if b.events != nil {
 		<-b.events
 	}
 	return errors.Join(err, b.attached.Close())
+}
+
+func (b *box) endApprovals() {
+	if b.unapprove != nil {
+		b.unapprove()
+		b.unapprove = nil
+	}
 }
 
 // keep leaves the sandbox to other controllers, and returns the end of its lease.
@@ -113,6 +123,7 @@ func (b *box) keep(ctx context.Context) (time.Time, error) {
 		b.unforce()
 	}
 	b.attached.Stop()
+	b.endApprovals()
 	until, err := b.sandbox.Keep(ctx)
 	if b.events != nil {
 		<-b.events

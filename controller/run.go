@@ -16,6 +16,7 @@ import (
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/tools"
+	"agentsh/controller/webhook"
 	"agentsh/internal/statedir"
 )
 
@@ -48,6 +49,8 @@ type Caller struct {
 	Command []string
 	Dir     string
 	Member  Member
+	// Approvals answers the questions of policies with approvals: {via: webhook}; nil: nobody does.
+	Approvals *webhook.Sender
 }
 
 // Member says which run of a batch this is. The zero value is a run of its own.

@@ -16,6 +16,7 @@ import (
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/webhook"
 	"agentsh/internal/wire"
 )
 
@@ -135,6 +136,9 @@ func (r *run) preflight(ctx context.Context) error {
 		return noPolicy(r.o.Harness)
 	}
 	if r.plan, err = r.plan.withSpec(r.program, r.checkout.dir, r.result.RunID, r.o.KeepSandbox); err != nil {
+		return err
+	}
+	if err := checkApprovals(r.plan, r.o.Approvals); err != nil {
 		return err
 	}
 	if r.plan.spec.Identity, err = operatorIdentity(lookupIn(r.o.Environ), r.o.Repo); err != nil {
@@ -326,10 +330,22 @@ func (r *run) waitReady(ctx context.Context) error {
 		r.result.Degraded = append(r.result.Degraded, short(name))
 	}
 	r.box.follow(context.WithoutCancel(ctx), r.counts, r.progress)
+	if r.plan.policy.Approvals().Via == "webhook" {
+		r.box.approve(ctx, r.o.Approvals, r.about(), r.progress)
+	}
 	if err := r.box.listen(ctx, r.journal.dir.Path, r.control); err != nil {
 		r.progress.warn("%v", err)
 	}
 	return nil
+}
+
+// about describes the run to who approves.
+func (r *run) about() webhook.Run {
+	m := r.o.Member
+	return webhook.Run{
+		RunID: r.result.RunID, Agent: r.result.Agent, Harness: r.o.Harness, Repo: r.result.Repo,
+		Batch: m.Batch, Name: m.Name, Labels: m.Labels,
+	}
 }
 
 // bootstrap sends all files of the agent into the sandbox.

@@ -117,7 +117,7 @@ func (l Limits) stricter(b *Limits) Limits {
 // Approvals are the settings for approvals by a person. With the zero value
 // nobody is asked, and decision: approve denies.
 type Approvals struct {
-	Via     string        // tty, channel, command; empty: not given
+	Via     string        // tty, channel, command, webhook; empty: not given
 	Command []string      // the program that asks, when Via is command
 	Timeout time.Duration // 0: not given
 }

@@ -30,6 +30,8 @@ func approvalSettings(a policy.Approvals, channel, openTerminals bool, governed 
 		if !channel {
 			settings.Closed = "nobody can answer this session over a channel: make it with 'agentsh session create'"
 		}
+	case "webhook":
+		settings.Present, settings.Absent = true, "agentctl sends the webhook: run the agent with 'agentctl run'"
 	case "command":
 		if name := changeable(a.Command, governed); name != "" {
 			settings.Closed = fmt.Sprintf("approvals.command: commands can change %s: move it out of the workspace", name)

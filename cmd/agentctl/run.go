@@ -36,6 +36,7 @@ type runFlags struct {
 	output     int64 // MiB
 	scanner    string
 	images     imageFlags
+	approvals  approvalFlags
 }
 
 // maxOutput is the maximum of --max-output, in MiB.
@@ -133,6 +134,7 @@ func (f *runFlags) addPlace(cmd *cobra.Command) {
 		"`FILE` of a program that scores texts, for llm_guard of the harness; see agentctl scan context",
 	)
 	f.images.add(cmd)
+	f.approvals.add(cmd)
 }
 
 func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Writer) error {
@@ -193,7 +195,15 @@ func (f *runFlags) options(file string) (controller.Options, error) {
 	if err != nil {
 		return o, err
 	}
-	images, err := f.images.config()
+	of, err := readConfig()
+	if err != nil {
+		return o, err
+	}
+	images, err := f.images.config(of)
+	if err != nil {
+		return o, err
+	}
+	approvals, err := f.approvals.sender(of)
 	if err != nil {
 		return o, err
 	}
@@ -217,7 +227,7 @@ func (f *runFlags) options(file string) (controller.Options, error) {
 	return controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
 		Backend: backend, State: state, Model: controller.ModelOptions{Program: scanner, Config: config},
-		Gateway: gateway, Caller: controller.Caller{Environ: os.Environ()}, Images: images, KeepSandbox: f.keep,
+		Gateway: gateway, Caller: controller.Caller{Environ: os.Environ(), Approvals: approvals}, Images: images, KeepSandbox: f.keep,
 		Agent: controller.AgentOptions{MaxOutput: f.output << 20, Session: f.agentSession(state, config), Tools: toolsOf},
 	}, nil
 }

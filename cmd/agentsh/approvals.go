@@ -73,23 +73,9 @@ func printPending(out io.Writer, list []wire.Pending, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tKIND\tDENIED IN\tRULE\tWHAT")
 	for _, p := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.ID, p.Kind, p.Ends.Sub(now).Round(time.Second), text.Visible(ruleName(p.Rule)), what(p))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.ID, p.Kind, p.Ends.Sub(now).Round(time.Second), text.Visible(ruleName(p.Rule)), asking.What(p.Question))
 	}
 	return w.Flush()
-}
-
-// what describes everything that an answer covers, on one line.
-func what(p wire.Pending) string {
-	if p.Kind != wire.AskExec {
-		return text.Visible(string(p.Subject))
-	}
-	shown := fmt.Sprintf("%s: %s (in %s)", text.Visible(string(p.Subject)), text.Args(p.Argv, 8*wire.MaxQuestion), text.Visible(string(p.Cwd)))
-	for _, f := range p.Files {
-		if f.Path != p.Subject || f.SHA256 != "" {
-			shown += ", " + asking.FileShown(f)
-		}
-	}
-	return shown
 }
 
 func ruleName(r *wire.RuleAt) string {

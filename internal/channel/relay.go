@@ -181,6 +181,8 @@ func refuse(kind string, down ssh.Channel, err error) {
 	switch kind {
 	case typeExec:
 		notify(down, reqEnd, execEnd{Exit: &wire.Exit{Kind: wire.ExitSpawnFailed, Code: 125, Message: clip("request refused: " + err.Error())}})
+	case typeSession:
+		_ = writeFrame(down, wire.SessionReply{Error: asWireError(err)})
 	case typeFiles:
 		_ = finish(down, newBodyWriter(down), nil, wire.FileReply{Error: asWireError(err)})
 	default:
@@ -219,6 +221,15 @@ func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra [
 			return nil, err
 		}
 		first = req
+	case typeSession:
+		req := &wire.SessionRequest{}
+		if err := readFirst(extra, down, req); err != nil {
+			return nil, err
+		}
+		var err error
+		if first, what, err = r.session(req); err != nil {
+			return nil, err
+		}
 	default:
 		return nil, fmt.Errorf("no channel type %.64q", kind)
 	}
@@ -228,6 +239,24 @@ func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra [
 		}
 	}
 	return r.to.open(ctx, kind, first, func(q *ssh.Request) { backward(down, q) })
+}
+
+// session checks a request about the session: a client may look at the questions of its policy and
+// answer them, in its own name.
+func (r *relay) session(req *wire.SessionRequest) (first wire.SessionRequest, what string, err error) {
+	switch {
+	case req.Op == wire.OpApprovals || req.Op == wire.OpFollow && req.Command == "":
+		return wire.SessionRequest{Op: req.Op}, "", nil
+	case req.Op == wire.OpAnswer && req.Answer != nil:
+		answer := *req.Answer
+		answer.By = r.cfg.By
+		what = "deny question "
+		if answer.Allow {
+			what = "allow question "
+		}
+		return wire.SessionRequest{Op: req.Op, Answer: &answer}, what + text.Short(answer.ID, 40), nil
+	}
+	return first, "", &wire.Error{Code: wire.CodeUnsupported, Message: "this request is not for this client"}
 }
 
 // fileWords describes a file operation; empty: the operation only reads metadata.

@@ -47,13 +47,16 @@ type QuestionFile struct {
 type Answer struct {
 	Allow  bool   `json:"allow"`
 	By     string `json:"by,omitempty"`     // the person who answered; empty: nobody
-	Reason string `json:"reason,omitempty"` // why it is denied without an answer
+	Reason string `json:"reason,omitempty"` // of a denial: of the person, or why there is no answer
 }
 
 // Hint is what to do after an answer that denies: before, if nobody gave one.
 func (a Answer) Hint(before string) string {
 	if a.By == "" || a.Allow {
 		return before
+	}
+	if a.Reason != "" {
+		return "the answer was no: " + a.Reason
 	}
 	return "the answer was no: do it in another way, or ask whoever answered before you try it again"
 }
@@ -73,7 +76,7 @@ type ApprovalAnswer struct {
 	// Always allows what is asked in the same words later in the session too.
 	Always bool   `json:"always,omitempty"`
 	By     string `json:"by"`
-	// Reason says why nobody could be asked. By is empty then.
+	// Reason says why it is denied. Without By nobody could be asked.
 	Reason string `json:"reason,omitempty"`
 }
 

@@ -191,7 +191,7 @@ func timeKey(name, doc string, set func(*policy.Limits, time.Duration)) key[poli
 	}
 }
 
-var viaWords = []string{"tty", "channel", "command"}
+var viaWords = []string{"tty", "channel", "command", "webhook"}
 
 var approvalKeys = []key[policy.Approvals]{
 	{

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"agentsh/internal/text"
 	"agentsh/internal/wire"
 )
 
@@ -49,6 +50,8 @@ type Settings struct {
 	// Present denies a question at once if no approver follows the queue. Otherwise the
 	// question waits for one.
 	Present bool
+	// Absent says what to do if Present and no approver follows; empty: see [Queue.Absent].
+	Absent string
 	// Closed is the reason why questions are denied at once; empty: they are not.
 	Closed string
 	// Program answers instead of the queue; nil: none.
@@ -118,7 +121,7 @@ func (q *Queue) Ask(ctx context.Context, question wire.Question) wire.Answer {
 	if answer := q.remembered(question); answer.By != "" {
 		return q.record(question, answer)
 	}
-	p, refusal := q.enter(question, timeout, settings.Present)
+	p, refusal := q.enter(question, timeout, settings)
 	if refusal != "" {
 		return q.record(question, deny(refusal))
 	}
@@ -158,14 +161,14 @@ func program(ctx context.Context, question wire.Question, settings Settings) wir
 }
 
 // enter adds a question to the queue, or returns why not.
-func (q *Queue) enter(question wire.Question, timeout time.Duration, present bool) (*pending, string) {
+func (q *Queue) enter(question wire.Question, timeout time.Duration, settings Settings) (*pending, string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case q.closed:
 		return nil, "the session ends"
-	case present && q.followers[""]+q.followers[question.Command] == 0:
-		return nil, "no approver is there: " + cmp.Or(q.nobody, "run 'agentsh approve' on a terminal, beside the session")
+	case settings.Present && q.followers[""]+q.followers[question.Command] == 0:
+		return nil, "no approver is there: " + cmp.Or(settings.Absent, q.nobody, "run 'agentsh approve' on a terminal, beside the session")
 	case len(q.pending) >= MaxPending:
 		return nil, fmt.Sprintf("%d questions wait already", MaxPending)
 	}
@@ -247,8 +250,8 @@ func (q *Queue) Answer(a wire.ApprovalAnswer) error {
 		return &wire.Error{Code: wire.CodeRefused, Message: "an answer needs the name of the approver"}
 	}
 	answer := wire.Answer{Allow: a.Allow, By: a.By}
-	if a.By == "" {
-		answer.Reason = a.Reason
+	if !a.Allow && a.Reason != "" {
+		answer.Reason = text.Short(a.Reason, maxReason)
 	}
 	key := same(q.pending[i].Question)
 	if a.By != "" && !a.Allow {
@@ -269,6 +272,9 @@ func (q *Queue) Answer(a wire.ApprovalAnswer) error {
 	q.notify()
 	return nil
 }
+
+// maxReason bounds the reason of a denial, in characters.
+const maxReason = 400
 
 // maxAlways bounds the answers that hold for a session. Beyond them each question is
 // asked.

@@ -180,6 +180,9 @@ func denialMessage(d policy.Diagnostic, answer wire.Answer) string {
 	why := "approval is needed: " + answer.Reason
 	if answer.By != "" {
 		why = answer.By + " did not approve"
+		if answer.Reason != "" {
+			why += ": " + answer.Reason
+		}
 	}
 	if d.Message == "" {
 		return why

@@ -270,6 +270,20 @@ func FileShown(f wire.QuestionFile) string {
 	return text.Visible(string(f.Path)) + " sha256:" + text.Visible(f.SHA256)
 }
 
+// What describes everything that an answer covers, on one line.
+func What(q wire.Question) string {
+	if q.Kind != wire.AskExec {
+		return text.Visible(string(q.Subject))
+	}
+	shown := fmt.Sprintf("%s: %s (in %s)", text.Visible(string(q.Subject)), text.Args(q.Argv, 8*wire.MaxQuestion), text.Visible(string(q.Cwd)))
+	for _, f := range q.Files {
+		if f.Path != q.Subject || f.SHA256 != "" {
+			shown += ", " + FileShown(f)
+		}
+	}
+	return shown
+}
+
 // early takes what was typed before the question could be answered.
 func (p *Prompt) early(id string, b []byte) {
 	p.mu.Lock()

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller/webhook"
+	"agentsh/internal/strictyaml"
+)
+
+// configName is the name of agentctl's configuration file.
+const configName = "agentctl.yaml"
+
+// configFiles are agentctl's configuration files: the machine's, then the user's.
+func configFiles() []string {
+	files := []string{filepath.Join("/etc/agentsh", configName)}
+	if dir, err := os.UserConfigDir(); err == nil {
+		files = append(files, filepath.Join(dir, "agentsh", configName))
+	}
+	return files
+}
+
+// config is what the configuration files say.
+type config struct {
+	images  map[string]string // path of the root file system, by name
+	webhook string            // URL
+	keyFile string            // of the webhook
+}
+
+// readConfig reads the configuration files. The user's file wins over the machine's.
+func readConfig() (config, error) {
+	c := config{images: map[string]string{}}
+	for _, name := range configFiles() {
+		of, err := readConfigFile(name)
+		if err != nil {
+			return c, err
+		}
+		maps.Copy(c.images, of.images)
+		if of.webhook != "" {
+			c.webhook, c.keyFile = of.webhook, of.keyFile
+		}
+	}
+	return c, nil
+}
+
+// configDialect is what a configuration file may contain.
+var configDialect = strictyaml.Dialect{MaxBytes: 1 << 20, MaxDepth: 4, CoreTags: true, Empty: true}
+
+// readConfigFile reads a configuration file. Paths start from its directory. A missing file is empty.
+func readConfigFile(name string) (config, error) {
+	c := config{images: map[string]string{}}
+	data, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, fmt.Errorf("configuration: %w", err)
+	}
+	var problems []string
+	add := func(p strictyaml.Problem) { problems = append(problems, p.String()) }
+	if root := strictyaml.Parse(name, data, &configDialect, add); root != nil {
+		r := configReader{strictyaml.NewReader(name, &configDialect, add)}
+		r.Fields(root, "the configuration", map[string]func(*strictyaml.Node){
+			"version": func(n *strictyaml.Node) {
+				if n.Value != "1" {
+					r.Fail(n, "", "version %q: this build reads version 1", n.Value)
+				}
+			},
+			"images":    func(n *strictyaml.Node) { r.images(n, c.images) },
+			"approvals": func(n *strictyaml.Node) { r.approvals(n, &c) },
+		})
+	}
+	if len(problems) > 0 {
+		return c, errors.New(strings.Join(problems, "\n"))
+	}
+	return c, nil
+}
+
+// configReader reads the values of a configuration file.
+type configReader struct{ strictyaml.Reader }
+
+// path reads a path that starts from the directory of the file.
+func (r *configReader) path(n *strictyaml.Node, what string) string {
+	place, ok := r.Text(n)
+	if ok && place == "" {
+		r.Fail(n, "", "the path of %s is empty", what)
+	}
+	if !filepath.IsAbs(place) {
+		place = filepath.Join(filepath.Dir(r.File), place)
+	}
+	return place
+}
+
+func (r *configReader) images(n *strictyaml.Node, into map[string]string) {
+	r.Keys(n, "images", nil, func(key *strictyaml.Node) func(*strictyaml.Node) {
+		return func(v *strictyaml.Node) { into[key.Value] = r.path(v, "an image") }
+	})
+}
+
+func (r *configReader) approvals(n *strictyaml.Node, c *config) {
+	whole := r.Fields(n, "approvals", map[string]func(*strictyaml.Node){
+		"webhook":  func(n *strictyaml.Node) { c.webhook, _ = r.Text(n) },
+		"key_file": func(n *strictyaml.Node) { c.keyFile = r.path(n, "the key") },
+	})
+	if whole && (c.webhook == "" || c.keyFile == "") {
+		r.Fail(n, "write approvals: {webhook: URL, key_file: FILE}", "webhook and key_file of approvals go together")
+	}
+}
+
+// approvalFlags say who answers the questions of policies.
+type approvalFlags struct {
+	webhook string
+	keyFile string
+}
+
+func (f *approvalFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.webhook, "approval-webhook", "",
+		"`URL` that answers the questions of a policy with approvals: {via: webhook} (default: of agentctl.yaml)")
+	cmd.Flags().StringVar(&f.keyFile, "approval-key", "", "`FILE` with the key of --approval-webhook")
+}
+
+// sender makes what sends questions; nil: nothing is configured.
+func (f *approvalFlags) sender(c config) (*webhook.Sender, error) {
+	if (f.webhook == "") != (f.keyFile == "") {
+		return nil, errors.New("--approval-webhook and --approval-key go together")
+	}
+	if f.webhook != "" {
+		c.webhook, c.keyFile = f.webhook, f.keyFile
+	}
+	if c.webhook == "" {
+		return nil, nil
+	}
+	s, err := webhook.New(c.webhook, c.keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("approvals: %w", err)
+	}
+	return s, nil
+}
