@@ -111,18 +111,13 @@ func (b *box) approve(ctx context.Context, to *webhook.Sender, about webhook.Run
 		return
 	}
 	a := &approvals{to: to, about: about, sandbox: sandbox, progress: p, going: map[string]context.CancelFunc{}, present: make(chan struct{})}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
-	b.unapprove = func() {
-		cancel()
-		<-ended
-	}
-	go func() {
+	b.background(ctx, func(ctx context.Context) {
 		defer close(ended)
 		if err := a.follow(ctx); err != nil && !b.stopping.Load() && ctx.Err() == nil && b.gone() == nil {
 			p.warn("questions are not sent to the webhook any more: %v", err)
 		}
-	}()
+	})
 	select { // a question before that would be denied
 	case <-a.present:
 	case <-ended:

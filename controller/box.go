@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,8 @@ type box struct {
 	stopping atomic.Bool     // the end of the event stream is expected
 	unforce  func() bool     // cancels endOnForce; nil: it was not called
 
-	unapprove func() // ends [box.approve]; nil: it was not called
+	working sync.WaitGroup // what [box.background] started
+	unwork  []context.CancelFunc
 }
 
 // forcedStop is the time that a supervisor has to end by itself after a second
@@ -101,7 +103,7 @@ func (b *box) gone() error {
 func (b *box) stop(ctx context.Context) error {
 	b.stopping.Store(true)
 	b.attached.Stop()
-	b.endApprovals()
+	b.endWork()
 	err := b.sandbox.Stop(ctx)
 	if b.events != nil {
 		<-b.events
@@ -109,11 +111,19 @@ func (b *box) stop(ctx context.Context) error {
 	return errors.Join(err, b.attached.Close())
 }
 
-func (b *box) endApprovals() {
-	if b.unapprove != nil {
-		b.unapprove()
-		b.unapprove = nil
+// background works for the sandbox until the box stops it.
+func (b *box) background(ctx context.Context, work func(context.Context)) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	b.unwork = append(b.unwork, cancel)
+	b.working.Go(func() { work(ctx) })
+}
+
+// endWork ends what works for the sandbox.
+func (b *box) endWork() {
+	for _, cancel := range b.unwork {
+		cancel()
 	}
+	b.working.Wait()
 }
 
 // keep leaves the sandbox to other controllers, and returns the end of its lease.
@@ -123,7 +133,7 @@ func (b *box) keep(ctx context.Context) (time.Time, error) {
 		b.unforce()
 	}
 	b.attached.Stop()
-	b.endApprovals()
+	b.endWork()
 	until, err := b.sandbox.Keep(ctx)
 	if b.events != nil {
 		<-b.events

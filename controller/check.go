@@ -88,21 +88,27 @@ func (r *run) checkSteps(ctx context.Context) (onlyRun []string, err error) {
 			onlyRun = append(onlyRun, s.name+": "+why)
 			continue
 		}
-		if err = r.step(ctx, s); err == nil && s.name == "expand" && r.leaveOutChecks() {
-			onlyRun = append(onlyRun, "preflight: "+preflightCheck)
+		if err = r.step(ctx, s); err == nil && s.name == "expand" {
+			onlyRun = append(onlyRun, r.leaveOutPrograms()...)
 		}
 	}
 	return onlyRun, err
 }
 
-// leaveOutChecks removes the commands of preflight_check from the plan, and reports
-// whether there were any.
-func (r *run) leaveOutChecks() bool {
+// leaveOutPrograms removes the programs of preflight_check and of providers from the plan, and says what
+// they may refuse.
+func (r *run) leaveOutPrograms() (onlyRun []string) {
 	h := *r.plan.harness
-	found := h.PreflightCheck.V != "" || h.ValidationLoop.PreflightCheck.V != ""
+	if h.PreflightCheck.V != "" || h.ValidationLoop.PreflightCheck.V != "" {
+		onlyRun = append(onlyRun, "preflight: "+preflightCheck)
+	}
 	h.PreflightCheck, h.ValidationLoop.PreflightCheck = harness.Text{}, harness.Text{}
 	r.plan.harness = &h
-	return found
+	if r.plan.helped != nil {
+		onlyRun = append(onlyRun, "preflight: the command of a provider may fail")
+		r.plan.helped = nil
+	}
+	return onlyRun
 }
 
 // madeAbove returns a function that removes the directories above a name that do not

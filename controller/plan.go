@@ -32,7 +32,8 @@ type plan struct {
 	harness     *harness.Harness
 	values      *harness.Expanded      // references to the host's variables are replaced
 	files       []harness.File         // for the sandbox
-	credentials []wire.Credential      // of the providers, with their values
+	credentials []wire.Credential      // of the providers, with their first values
+	helped      *helped                // those that programs print; nil: none
 	agent       []agenthost.Credential // of the agent's program on the host
 	rules       []byte                 // AGENTS.md for a repository without one; nil: none
 	spec        sandbox.Spec
@@ -218,6 +219,9 @@ func placeholders(x *harness.Expanded, agent []string) (out []wire.Credential, o
 		for name, value := range d.Credentials {
 			at := source.Credentials[name].At
 			from := harness.References(x.Definitions[d.Name].Credentials[name].V)
+			if value == "" { // its helper prints it later; until then nobody can guess it
+				value = rand.Text()
+			}
 			set, taken := x.Sandbox[name]
 			taken = taken && set.V != value
 			switch {

@@ -67,8 +67,9 @@ type Result struct {
 	Delivered      bool              `json:"delivered"`           // the results are at Out, and the commits in the repository
 	Partial        bool              `json:"partial"`             // delivered, but the agent was stopped or part of its work was not extracted
 	Iterations     []IterationResult `json:"iterations"`
-	Usage          *runtime.Usage    `json:"usage,omitempty"` // of all iterations
-	Commands       int               `json:"commands"`        // programs started
+	Usage          *runtime.Usage    `json:"usage,omitempty"`    // of all iterations
+	Renewals       []Renewal         `json:"renewals,omitempty"` // of credentials that programs of the operator print
+	Commands       int               `json:"commands"`           // programs started
 	Programs       []Program         `json:"programs"`
 	Refusals       int               `json:"refusals"`
 	Refused        []Refusal         `json:"refused"`
@@ -291,6 +292,7 @@ var resultFields = map[string]string{
 	"iterations":       "end of the agent in each iteration",
 	"usage":            "use of the model, as the agent program reports it",
 	"commands":         "number of programs that were started",
+	"renewals":         "renewals of the credentials that commands of providers print",
 	"programs":         "programs that were started",
 	"refusals":         "number of refusals",
 	"refused":          "kinds of refusals, at most 500",
@@ -363,6 +365,12 @@ var resultFields = map[string]string{
 	"cache_read_tokens":  "tokens that the model read from its cache",
 	"cache_write_tokens": "tokens that were written to the cache",
 	"cost_usd":           "cost in US dollars, as the program reports it; 0: not reported",
+
+	"provider": "provider whose command prints the credentials",
+	"renewed":  "number of renewals in the run",
+	"expires":  "end of the last values; absent: they do not expire",
+
+	"renewals.failed": "why the last renewal failed; absent: it did not",
 
 	"user_us":       "processor time in user mode, in microseconds",
 	"system_us":     "processor time in the kernel, in microseconds",

@@ -297,6 +297,7 @@ func (r *run) conclude(failed error) {
 	r.result.end(failed)
 	r.result.Partial = r.result.Partial && r.result.Delivered
 	r.counts.into(&r.result)
+	r.plan.helped.into(&r.result)
 	r.findings.into(&r.result)
 }
 

@@ -4,21 +4,27 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"time"
 
 	"agentsh/controller/git"
+	"agentsh/controller/provider"
 	"agentsh/internal/statedir"
 )
 
 // Shared is what the runs of a batch have in common, so that it is found out once: the
-// repositories, each at the commit that HEAD pointed to when the first run looked. Safe for
-// concurrent use.
+// repositories, each at the commit that HEAD pointed to when the first run looked, and what helpers
+// of providers have printed. Safe for concurrent use.
 type Shared struct {
-	dir string
+	dir     string
+	helpers helperCache
 
 	mu    sync.Mutex
 	repos map[[2]string]*sharedRepo // by path and author
@@ -182,4 +188,46 @@ func (r *sharedRepo) later(dest string) checkout {
 	c.objects = r.objects(c.clone.Objects)
 	c.clone = git.Clone{Dir: dest, Source: c.target}
 	return c
+}
+
+// helperCache is what helpers have printed.
+type helperCache struct {
+	mu  sync.Mutex
+	all map[string]*helperEntry // by helper and environment
+}
+
+// helperEntry is what one helper has printed last.
+type helperEntry struct {
+	mu sync.Mutex // held while the helper runs: the other runs wait for it
+	provider.Printed
+}
+
+// printed returns what a helper has printed, if that need not be renewed yet; otherwise it starts the
+// helper. Errors are not remembered.
+func (s *Shared) printed(ctx context.Context, h provider.Helper, environ []string) (provider.Printed, error) {
+	key, err := json.Marshal([]any{h, slices.Sorted(slices.Values(environ))})
+	if err != nil {
+		return provider.Printed{}, err
+	}
+	sum := sha256.Sum256(key)
+	s.helpers.mu.Lock()
+	if s.helpers.all == nil {
+		s.helpers.all = map[string]*helperEntry{}
+	}
+	e := s.helpers.all[string(sum[:])]
+	if e == nil {
+		e = &helperEntry{}
+		s.helpers.all[string(sum[:])] = e
+	}
+	s.helpers.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if due := e.Due(); e.Values != nil && (due.IsZero() || time.Now().Before(due)) {
+		return e.Printed, nil
+	}
+	p, err := h.Run(ctx, environ)
+	if err == nil {
+		e.Printed = p
+	}
+	return p, err
 }

@@ -74,7 +74,7 @@ func (r *run) scanners() scanners {
 	return newScanners(r.plan, r.program.canary, modelCommand{
 		program: r.o.Model.Program, environ: r.o.Environ,
 		outside: outside.Options{
-			Policy: r.plan.policy, Config: r.o.Model.Config, Credentials: r.plan.credentials,
+			Policy: r.plan.policy, Config: r.o.Model.Config, Credentials: r.plan.current(),
 			Events: filepath.Join(r.journal.dir.Path, "guard.jsonl"), OnEvent: r.counts.add,
 		},
 	})
@@ -107,8 +107,34 @@ func (r *run) load(context.Context) error {
 
 // expand replaces references to the host's variables.
 func (r *run) expand(context.Context) (err error) {
-	r.plan, err = expand(r.plan.harness, lookupIn(r.o.Environ))
-	return err
+	if r.plan, err = expand(r.plan.harness, lookupIn(r.o.Environ)); err != nil {
+		return err
+	}
+	if helpers := provider.Helpers(r.plan.harness); len(helpers) > 0 {
+		r.plan.helped = newHelped(helpers, r.plan.credentials, r.runHelper)
+	}
+	return nil
+}
+
+// runHelper starts a helper, or uses what it has printed for another run of the batch.
+func (r *run) runHelper(ctx context.Context, h provider.Helper) (provider.Printed, error) {
+	if s := r.o.Member.Shared; s != nil {
+		return s.printed(ctx, h, r.o.Environ)
+	}
+	return h.Run(ctx, r.o.Environ)
+}
+
+// fetchCredentials gets the values that helpers print.
+func (r *run) fetchCredentials(ctx context.Context) error {
+	if r.plan.helped == nil {
+		return nil
+	}
+	if err := r.plan.helped.fetch(ctx); err != nil {
+		return err
+	}
+	r.plan.credentials = r.plan.helped.current()
+	r.plan.spec.Credentials = r.plan.credentials
+	return nil
 }
 
 // preflight checks everything that can be checked before a sandbox exists.
@@ -168,7 +194,10 @@ func (r *run) preflight(ctx context.Context) error {
 	if err := r.checkHost(ctx); err != nil {
 		return err
 	}
-	return r.cloneRepo(ctx)
+	if err := r.cloneRepo(ctx); err != nil {
+		return err
+	}
+	return r.fetchCredentials(ctx)
 }
 
 // openImage finds the root file system of the sandbox.
@@ -315,7 +344,7 @@ func (r *run) waitReady(ctx context.Context) error {
 	}
 	hello, err := r.box.ready(ctx, limit)
 	if err == nil {
-		err = checkRequire(r.plan.harness, hello.Version)
+		err = errors.Join(checkRequire(r.plan.harness, hello.Version), checkRenewal(r.plan.helped, r.box.sandbox, hello.Version))
 	}
 	if err != nil {
 		hint := ""
@@ -330,6 +359,10 @@ func (r *run) waitReady(ctx context.Context) error {
 		r.result.Degraded = append(r.result.Degraded, short(name))
 	}
 	r.box.follow(context.WithoutCancel(ctx), r.counts, r.progress)
+	if h := r.plan.helped; h != nil && h.expires() {
+		to, _ := r.box.sandbox.(renewer) // checkRenewal has looked
+		r.box.background(ctx, func(ctx context.Context) { h.renew(ctx, to, r.progress) })
+	}
 	if r.plan.policy.Approvals().Via == "webhook" {
 		r.box.approve(ctx, r.o.Approvals, r.about(), r.progress)
 	}

@@ -120,7 +120,9 @@ func TestAWebhookAnswersTheQuestionsOfARun(t *testing.T) {
 	if len(a.asked) != 3 || strings.Count(log, `"op":"exec","decision":"allow","by":"ada"`) != 1 || !strings.Contains(log, "not that one") {
 		t.Errorf("asked %q\n%s", a.asked, log)
 	}
-	if !slices.ContainsFunc(r.Refused, func(x controller.Refusal) bool { return strings.Contains(x.Message, "(ada did not approve: not that one)") }) {
+	if !slices.ContainsFunc(r.Refused, func(x controller.Refusal) bool {
+		return strings.Contains(x.Message, "(ada did not approve: not that one)")
+	}) {
 		t.Errorf("%+v", r.Refused)
 	}
 }

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -213,8 +214,15 @@ func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 	x.Credentials = make(map[string]Provider, len(h.Definitions))
 	for _, name := range sortedKeys(h.Definitions) {
 		p := h.Definitions[name]
+		printed := p.Printed()
 		p.Credentials, p.Config = e.texts(p.Credentials), e.texts(p.Config)
+		for _, k := range printed { // known when the program has run
+			p.Credentials[k] = Text{At: p.Credentials[k].At}
+		}
 		for _, k := range sortedKeys(p.Credentials) {
+			if slices.Contains(printed, k) {
+				continue
+			}
 			if c := p.Credentials[k]; c.V == "" && len(e.unset[References(h.Definitions[name].Credentials[k].V)[0]]) == 0 {
 				e.ps.errorf(c.At, RuleProvider, "credentials.%s of the provider %s is empty on the host", k, name)
 			}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"strings"
 
 	"agentsh/internal/strictyaml"
 )
@@ -22,6 +23,23 @@ type Provider struct {
 	Header      Text        `harness:"header"`
 	Query       Text        `harness:"query"`
 	Path        Value[bool] `harness:"path"`
+	Command     Texts       `harness:"command"`
+	Lifetime    Value[int]  `harness:"lifetime_seconds"`
+	Timeout     Value[int]  `harness:"timeout_seconds"`
+}
+
+// FromCommand is the value of a credential that [Provider.Command] prints.
+const FromCommand = "command"
+
+// Printed are the names of the credentials that the program of the provider prints, sorted.
+func (p *Provider) Printed() []string {
+	var names []string
+	for _, k := range sortedKeys(p.Credentials) {
+		if p.Credentials[k].V == FromCommand {
+			names = append(names, k)
+		}
+	}
+	return names
 }
 
 // LoadProvider reads one provider file strictly. Problems name the file as
@@ -68,12 +86,17 @@ func (p *Provider) check(ps *Problems) {
 		switch {
 		case c.V == "":
 			delete(p.Credentials, k) // the provider has none; profiles give its hosts
+		case c.V == FromCommand && len(p.Command) > 0:
+		case c.V == FromCommand:
+			ps.errorf(c.At, RuleProvider, "credentials.%s is of a command, and the provider has none", k)
+			ps.hint("write command: [PROGRAM, ARGUMENT...]")
 		case err != nil:
 			ps.errorf(c.At, RuleExpansion, "credentials.%s: %v", k, err)
 		case len(segs) != 1 || segs[0].name == "" || segs[0].hasDef:
 			ps.errorf(c.At, RuleProvider, "credentials.%s is not ${NAME}: a secret is never written into a file", k)
 		}
 	}
+	p.checkCommand(ps)
 	var places []destination
 	for _, w := range []destination{{"header", p.Header.At, p.Header.IsSet()}, {"query", p.Query.At, p.Query.IsSet()}, {"path", p.Path.At,
 		p.Path.V}} {
@@ -89,6 +112,30 @@ func (p *Provider) check(ps *Problems) {
 	case len(places) == 0 && len(p.Endpoints) > 0 && len(p.Credentials) > 0:
 		ps.errorf(p.Endpoints[0].At, RuleProvider, "the provider names no place for its credentials in a request")
 		ps.hint("write one of header: Authorization, query: NAME and path: true")
+	}
+}
+
+// checkCommand rejects a program that cannot be started or that nobody needs.
+func (p *Provider) checkCommand(ps *Problems) {
+	for _, key := range []destination{
+		{"lifetime_seconds", p.Lifetime.At, p.Lifetime.IsSet()}, {"timeout_seconds", p.Timeout.At, p.Timeout.IsSet()},
+	} {
+		if key.written && len(p.Command) == 0 {
+			ps.errorf(key.at, RuleProvider, "%s belongs to command, and the provider has none", key.key)
+		}
+	}
+	if len(p.Command) == 0 {
+		return
+	}
+	program := p.Command[0]
+	switch {
+	case len(p.Printed()) == 0:
+		ps.errorf(program.At, RuleProvider, "no credential of the provider is of its command")
+		ps.hint("write credentials: {NAME: command}")
+	case program.V == "":
+		ps.errorf(program.At, RuleProvider, "the program of command is empty")
+	case strings.Contains(program.V, "/") && !filepath.IsAbs(program.V):
+		ps.errorf(program.At, RuleProvider, "command: %s is neither an absolute path nor a name on the PATH", clip(program.V))
 	}
 }
 
@@ -132,9 +179,15 @@ func (h *Harness) loadProviderFile(ps *Problems, entry Text) {
 	}
 	p, problems := LoadProvider(h.Path(entry), shownName(h.Path(entry)))
 	*ps = append(*ps, problems...)
-	if p != nil {
-		h.define(ps, *p, entry)
+	if p == nil {
+		return
 	}
+	if rel, err := filepath.Rel(h.Root, h.Path(entry)); len(p.Command) > 0 && (err != nil || !filepath.IsLocal(rel)) {
+		ps.errorf(entry.At, RuleProvider, "the provider %s has a command, which is not started for a fetched file", p.Name.V)
+		ps.hint("keep a copy of the file beneath the root")
+		return
+	}
+	h.define(ps, *p, entry)
 }
 
 // define adds a definition. Two files must not define the same name.

@@ -338,6 +338,9 @@ var fields = []field{
 	{name: "overlays", kind: kindOverlay, private: true, doc: "What differs where a guard holds."},
 }
 
+// maxLifetime is the longest lifetime of a credential, in seconds: a year.
+const maxLifetime = 366 * 24 * 3600
+
 // find is the field named name, or nil.
 func find(fields []field, name string) *field {
 	for i := range fields {
@@ -378,7 +381,11 @@ var providerFields = []field{
 	},
 	{name: "description", kind: kindText, doc: "One line for people."},
 	{name: "credentials", kind: kindMap, keys: format{pattern: identRE, means: identText}, expands: true,
-		doc: "Secrets; each value is ${NAME} of the host."},
+		doc: "Secrets; each value is ${NAME} of the host, or command."},
+	{name: "command", kind: kindList, doc: "Program of the host that prints the credentials whose value is command, with its arguments."},
+	{name: "lifetime_seconds", kind: kindInt, limits: limits{min: 1, max: maxLifetime},
+		doc: "Time after which the program is started again for new values, where it does not print one."},
+	{name: "timeout_seconds", kind: kindInt, limits: limits{min: 1, max: 600}, doc: "Longest time of the program; 30."},
 	{name: "config", kind: kindMap, keys: format{pattern: identRE, means: identText}, expands: true, doc: "Settings that are no secrets."},
 	{
 		name:   "endpoints",

@@ -19,7 +19,8 @@ import (
 type Definition struct {
 	Name, Type  string
 	Config      map[string]string
-	Credentials map[string]string // name to value; the values are secrets
+	Credentials map[string]string // name to value; the values are secrets. Those that Command prints are empty
+	Command     []string          `json:",omitempty"`
 	Endpoints   []string
 	// One of these says where the credential goes, if there are endpoints.
 	Header string
@@ -37,6 +38,9 @@ func Wanted(x *harness.Expanded) []Definition {
 		}
 		for _, e := range p.Endpoints {
 			d.Endpoints = append(d.Endpoints, e.V)
+		}
+		for _, a := range p.Command {
+			d.Command = append(d.Command, a.V)
 		}
 		out = append(out, d)
 	}
@@ -70,7 +74,9 @@ func secrets(list []Definition) []string {
 	var out []string
 	for _, d := range list {
 		for _, v := range d.Credentials {
-			out = append(out, v)
+			if v != "" {
+				out = append(out, v)
+			}
 		}
 	}
 	return out

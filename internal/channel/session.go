@@ -25,6 +25,8 @@ type Operator interface {
 	Connections() []wire.Connection
 	// Reload replaces the policy, or changes nothing.
 	Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error)
+	// Renew replaces the values of credentials, or changes nothing.
+	Renew(values []wire.CredentialValue) error
 	// End ends the session. The connection goes on.
 	End() (wire.Ended, error)
 }
@@ -68,6 +70,8 @@ func (s *Server) session(ctx context.Context, ch io.Writer, req wire.SessionRequ
 	case req.Op == wire.OpReload && req.Reload != nil:
 		done, err := o.Reload(ctx, *req.Reload)
 		return wire.SessionReply{Reloaded: &done}, err
+	case req.Op == wire.OpRenew && len(req.Credentials) > 0:
+		return wire.SessionReply{}, o.Renew(req.Credentials)
 	case req.Op == wire.OpEnd:
 		ended, err := o.End()
 		return wire.SessionReply{Ended: &ended}, err
@@ -103,6 +107,12 @@ func (c *Client) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, erro
 		return wire.Reloaded{}, err
 	}
 	return *reply.Reloaded, nil
+}
+
+// Renew replaces the values of credentials. On an error they stay unchanged.
+func (c *Client) Renew(ctx context.Context, values []wire.CredentialValue) error {
+	_, err := c.session(ctx, wire.SessionRequest{Op: wire.OpRenew, Credentials: values})
+	return err
 }
 
 // End ends the session and all its processes. Its events can then be read to their end.

@@ -87,6 +87,7 @@ const (
 	OpAnswer    = "answer"
 	OpReload    = "reload"
 	OpNet       = "net" // the open connections
+	OpRenew     = "renew" // new values of credentials
 	OpEnd       = "end" // end the session; its events and its trash can then be read to their end
 )
 
@@ -99,6 +100,8 @@ type SessionRequest struct {
 	// Command is the request id of the command whose questions OpFollow reports, where
 	// a caller answers them on its own terminal; empty: those of all.
 	Command string `json:"command,omitempty"`
+	// Credentials are the new values of [OpRenew].
+	Credentials []CredentialValue `json:"credentials,omitempty"`
 }
 
 // SessionReply answers a [SessionRequest]. OpFollow has many replies.

@@ -21,8 +21,9 @@ type Version struct {
 }
 
 // Current is the version of this build. Since 1.1 a supervisor proves [Bootstrap.Require],
-// since 1.2 the words of an [ExecRequest] may hold any bytes.
-var Current = Version{Major: 1, Minor: 2}
+// since 1.2 the words of an [ExecRequest] may hold any bytes, since 1.3 credentials can be
+// renewed.
+var Current = Version{Major: 1, Minor: 3}
 
 // Hello is the first message of the supervisor on a connection.
 type Hello struct {
@@ -63,7 +64,7 @@ type Bootstrap struct {
 	AuthorizedKey   []byte            `json:"authorized_key"`        // OpenSSH public key of the controller
 	Network         bool              `json:"network"`               // true: share the caller's network, with a warning
 	Program         bool              `json:"program,omitempty"`     // the supervisor's own program is shown at [layout.Program]
-	Credentials     []Credential      `json:"credentials,omitempty"` // no other message contains their values
+	Credentials     []Credential      `json:"credentials,omitempty"` // no other message contains their values, but [OpRenew] new ones
 	Degraded        []Setting         `json:"degraded,omitempty"`    // mechanisms that the session may start without, beside the operator's
 	Require         []Setting         `json:"require,omitempty"`     // what must be proven before it starts, beside what the operator requires
 	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends after this time; 0: when its controller ends
@@ -118,6 +119,12 @@ type Credential struct {
 	Header string `json:"header,omitempty"` // the only header
 	Query  string `json:"query,omitempty"`  // the only query parameter
 	Path   bool   `json:"path,omitempty"`   // the path
+}
+
+// CredentialValue is a new value of a credential.
+type CredentialValue struct {
+	Name  string `json:"name"` // of the [Credential]
+	Value string `json:"value"`
 }
 
 // ShortestCredential is the smallest length of a credential's value, in bytes. A

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"agentsh/internal/wire"
@@ -33,6 +34,7 @@ type secret struct {
 	mark      []byte // the placeholder
 	endpoints []endpoint
 	forms     []form // encodings of the value that are searched for
+	former    []form // of values before
 }
 
 // endpoint is a host that may get a value.
@@ -57,7 +59,6 @@ const (
 
 func newSecrets(list []Credential) (secrets, error) {
 	var s secrets
-	var all []form
 	for _, c := range list {
 		one, err := newSecret(c)
 		if err != nil {
@@ -70,12 +71,63 @@ func newSecrets(list []Credential) (secrets, error) {
 		}
 		s.list = append(s.list, one)
 		s.longest = max(s.longest, len(one.mark))
-		all = append(all, one.forms...)
+	}
+	s.search()
+	return s, nil
+}
+
+// search prepares the search for values.
+func (s *secrets) search() {
+	var all []form
+	for _, one := range s.list {
+		all = append(append(all, one.forms...), one.former...)
 	}
 	if len(all) > 0 {
 		s.values = newNeedles(all)
 	}
-	return s, nil
+}
+
+// maxFormer bounds the encodings of former values of one credential that are searched for.
+const maxFormer = 1000
+
+// renewed are the credentials with new values. The former ones are searched for in answers as before:
+// a server may still repeat them.
+func (s *secrets) renewed(values []wire.CredentialValue) (*secrets, error) {
+	out := &secrets{list: slices.Clone(s.list), longest: s.longest}
+	for _, v := range values {
+		i := slices.IndexFunc(out.list, func(one *secret) bool { return one.Name == v.Name })
+		if i < 0 {
+			return nil, fmt.Errorf("credential %.64q: the session has none of this name", v.Name)
+		}
+		old := out.list[i]
+		c := old.Credential
+		if c.Value == v.Value {
+			continue
+		}
+		c.Value = v.Value
+		one, err := newSecret(c)
+		if err != nil {
+			return nil, fmt.Errorf("credential %s: %w", c.Name, err)
+		}
+		one.former = slices.Concat(old.forms, old.former)
+		one.former = one.former[:min(len(one.former), maxFormer)]
+		out.list[i] = one
+	}
+	out.search()
+	return out, nil
+}
+
+// Renew replaces the values of credentials, for all requests that come later. If one of them is not
+// sound, nothing changes. Errors have no values.
+func (p *Proxy) Renew(values []wire.CredentialValue) error {
+	p.renewing.Lock()
+	defer p.renewing.Unlock()
+	next, err := p.judge.secrets().renewed(values)
+	if err != nil {
+		return err
+	}
+	p.judge.hidden.Store(next)
+	return nil
 }
 
 func newSecret(c Credential) (*secret, error) {
@@ -200,7 +252,7 @@ func (s *secret) misplaced(where string) *refusal {
 // ready replaces placeholders in a request by their values. It refuses placeholders
 // in other positions.
 func (x *exchange) ready(r *http.Request) *refusal {
-	all := x.f.client.p.judge.secrets
+	all := x.f.client.p.judge.secrets()
 	if len(all.list) == 0 {
 		return nil
 	}
@@ -231,7 +283,7 @@ func (x *exchange) ready(r *http.Request) *refusal {
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &watchedBody{ReadCloser: r.Body, x: x, finder: finder{secrets: all}}
 	}
-	x.scrub = &scrubbing{values: all.values, whole: len(here) > 0}
+	x.scrub = &scrubbing{values: x.f.client.p.judge.values, whole: len(here) > 0}
 	// The answer must be readable, and that of an endpoint complete: a part of it
 	// could hold a part of a value.
 	r.Header.Set("Accept-Encoding", "identity")

@@ -181,7 +181,7 @@ const typeSVCB, typeHTTPS dnsmessage.Type = 64, 65
 // judge decides whether a name may be looked up. Nobody is asked about what is refused
 // anyway.
 func (q nameQuery) judge(host policy.Host, kind dnsmessage.Type) (policy.HostDecision, *refusal) {
-	if s := q.p.judge.secrets.inName(host.Name()); s != nil {
+	if s := q.p.judge.secrets().inName(host.Name()); s != nil {
 		return policy.HostDecision{}, s.misplaced("a host name")
 	}
 	d := q.p.judge.host(q.from, destination{host: host})

@@ -32,6 +32,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -107,6 +108,8 @@ type Proxy struct {
 
 	ctx  context.Context // ends with the proxy
 	stop context.CancelFunc
+
+	renewing sync.Mutex // values of credentials are replaced one time after the other
 }
 
 // ErrClosed is returned by the Serve methods after [Proxy.Close].
@@ -124,8 +127,9 @@ func New(opts Options) (*Proxy, error) {
 	}
 	opts.Limits.Connections = opts.fit()
 	p := &Proxy{opts: opts, open: newRegistry(), judge: &judge{
-		policy: opts.Policy, names: newNames(opts.Resolvers, opts.Limits.Lookups), secrets: &hidden, approve: opts.Approve,
+		policy: opts.Policy, names: newNames(opts.Resolvers, opts.Limits.Lookups), approve: opts.Approve,
 	}}
+	p.judge.hidden.Store(&hidden)
 	if err := p.ca.make(); err != nil {
 		return nil, fmt.Errorf("egress: session authority: %w", err)
 	}
@@ -330,7 +334,7 @@ func (p *Proxy) Recheck() {
 // Intercepts reports whether the policy or a credential has the proxy inspect
 // TLS. The session must then trust [Proxy.CA].
 func (p *Proxy) Intercepts() bool {
-	return len(p.judge.secrets.list) > 0 || p.opts.Policy().InspectsAny()
+	return len(p.judge.secrets().list) > 0 || p.opts.Policy().InspectsAny()
 }
 
 // CA returns the certificate of the session's own authority, in PEM. Its key

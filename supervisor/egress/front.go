@@ -52,7 +52,7 @@ func (c *client) serveProxy() {
 			return
 		}
 		c.from.via = viaConnect
-		refused = readConnect(in, &o, c.p.opts.Limits.HeaderBytes, c.p.judge.secrets)
+		refused = readConnect(in, &o, c.p.opts.Limits.HeaderBytes, c.p.judge.secrets())
 	}
 	if refused != nil {
 		_ = c.p.refuse(c.from, what, refused)

@@ -3,6 +3,7 @@ package egress
 import (
 	"context"
 	"net/netip"
+	"sync/atomic"
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -13,16 +14,22 @@ import (
 type judge struct {
 	policy  func() *policy.Policy
 	names   *names
-	secrets *secrets
+	hidden  atomic.Pointer[secrets]
 	approve func(context.Context, wire.Question) wire.Answer // nil: nobody can approve
 }
+
+// secrets are the credentials with their values of now.
+func (j *judge) secrets() *secrets { return j.hidden.Load() }
+
+// values are what is searched for in answers now.
+func (j *judge) values() *needles { return j.secrets().values }
 
 // open decides about a connection to a destination.
 func (j *judge) open(ctx context.Context, from origin, to destination) (route, *refusal) {
 	if to.port == 0 {
 		return route{}, against("destination", "port 0 leads nowhere", "")
 	}
-	if s := j.secrets.inName(to.host.Name()); s != nil {
+	if s := j.secrets().inName(to.host.Name()); s != nil {
 		return route{}, s.misplaced("a host name")
 	}
 	d := j.host(from, to)
@@ -39,14 +46,14 @@ func (j *judge) open(ctx context.Context, from origin, to destination) (route, *
 // address with the names that were resolved to it.
 func (j *judge) host(from origin, to destination) policy.HostDecision {
 	q := &policy.HostRequest{
-		Host: to.host, Port: int(to.port), Binary: from.caller.Process.Exe, Inspected: j.secrets.endpoint(to),
+		Host: to.host, Port: int(to.port), Binary: from.caller.Process.Exe, Inspected: j.secrets().endpoint(to),
 	}
 	if to.host.Name() != "" {
 		return j.policy().EvaluateHost(q)
 	}
 	for _, name := range j.names.of(to.host.Addr()) {
 		host, err := policy.ParseHost(name)
-		inspected := err != nil || j.secrets.endpoint(destination{host, to.port})
+		inspected := err != nil || j.secrets().endpoint(destination{host, to.port})
 		q.Names = append(q.Names, policy.HostName{Name: name, Inspected: inspected})
 	}
 	return j.policy().EvaluateHost(q)
@@ -63,7 +70,7 @@ func (j *judge) openName(ctx context.Context, from origin, r route, d policy.Hos
 	if err != nil {
 		return r, failed("look up %s: %v", r.name, err)
 	}
-	r.inspected = j.secrets.endpoint(r.to) || j.inspects(from, r.name, addrs, r.to.port)
+	r.inspected = j.secrets().endpoint(r.to) || j.inspects(from, r.name, addrs, r.to.port)
 	var first *refusal
 	for _, a := range addrs {
 		v := j.evaluate(from, r, r.name, a)
@@ -159,7 +166,7 @@ func (j *judge) wants(from origin, r route, name string) bool {
 		}
 		to.host = host
 	}
-	return j.secrets.endpoint(to) || j.inspects(from, name, r.addrs, to.port)
+	return j.secrets().endpoint(to) || j.inspects(from, name, r.addrs, to.port)
 }
 
 // inspects reports whether a rule is about the requests to one of the addresses.

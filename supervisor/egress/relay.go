@@ -156,7 +156,7 @@ func (c *client) agree(f *flow, s sniffed) *refusal {
 // rest.
 func (c *client) forward(f *flow, in, up net.Conn, s sniffed) *refusal {
 	m := f.meter(&f.sent)
-	if s.kind == isOpaque && len(c.p.judge.secrets.list) > 0 {
+	if s.kind == isOpaque && len(c.p.judge.secrets().list) > 0 {
 		return c.scan(f, up, s.conn(in))
 	}
 	m.wait(len(s.seen))

@@ -67,7 +67,7 @@ func (f *flow) recordPlaceholder(s *secret) {
 // scan copies what is neither TLS nor HTTP until it finds a placeholder.
 func (c *client) scan(f *flow, up net.Conn, in io.Reader) *refusal {
 	m := f.meter(&f.sent)
-	look := finder{secrets: c.p.judge.secrets}
+	look := finder{secrets: c.p.judge.secrets()}
 	buf := pumpBuffers.Get().(*[]byte)
 	defer pumpBuffers.Put(buf)
 	for {

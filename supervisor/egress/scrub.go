@@ -109,8 +109,8 @@ func (s *secrets) clean(text string) string {
 
 // scrubbing removes values from an answer. Nil removes nothing.
 type scrubbing struct {
-	values *needles
-	whole  bool // the answer comes from an endpoint and must be complete
+	values func() *needles // those of now: a credential may be renewed during a long answer
+	whole  bool            // the answer comes from an endpoint and must be complete
 }
 
 // encodingError says that an answer has an encoding that is not decoded.
@@ -172,14 +172,15 @@ func (s *scrubbing) decode(r *http.Response) error {
 
 // headers overwrites values. It drops a header that has one in its name.
 func (s *scrubbing) headers(h http.Header) {
+	needles := s.values()
 	for name, values := range h {
-		if s.values.containsFold([]byte(name)) {
+		if needles.containsFold([]byte(name)) {
 			delete(h, name)
 			continue
 		}
 		for i, v := range values {
 			b := []byte(v)
-			s.values.hide(b)
+			needles.hide(b)
 			values[i] = string(b)
 		}
 	}
@@ -223,7 +224,7 @@ func (s *scrubbedBoth) CloseWrite() error {
 // beginning of a value.
 type scrubbed struct {
 	src    io.ReadCloser
-	values *needles
+	values func() *needles
 	end    func() // once, when all was read
 
 	waiting []byte // read, and perhaps the beginning of a value
@@ -239,14 +240,16 @@ func (s *scrubbed) Read(p []byte) (int, error) {
 		if s.err != nil {
 			return 0, s.err
 		}
-		if len(p) >= 2*s.values.longest {
-			if n := s.fill(p); n > 0 {
+		needles := s.values()
+		size := 2 * max(needles.longest, len(s.waiting)) // what waits may be of longer values before
+		if len(p) >= size {
+			if n := s.fill(p, needles); n > 0 {
 				return n, nil
 			}
 			continue
 		}
-		buf := make([]byte, 2*s.values.longest)
-		s.ready = buf[:s.fill(buf)]
+		buf := make([]byte, size)
+		s.ready = buf[:s.fill(buf, needles)]
 	}
 	n := copy(p, s.ready)
 	s.ready = s.ready[n:]
@@ -255,11 +258,11 @@ func (s *scrubbed) Read(p []byte) (int, error) {
 
 // fill reads into b, which is longer than waiting can be. It returns how many bytes
 // of it can be returned to the reader.
-func (s *scrubbed) fill(b []byte) int {
+func (s *scrubbed) fill(b []byte, needles *needles) int {
 	rest := copy(b, s.waiting)
 	n, err := s.src.Read(b[rest:])
 	b = b[:rest+n]
-	s.values.hide(b)
+	needles.hide(b)
 	if err != nil {
 		s.waiting, s.err = nil, err
 		if s.end != nil && errors.Is(err, io.EOF) {
@@ -267,7 +270,7 @@ func (s *scrubbed) fill(b []byte) int {
 		}
 		return len(b)
 	}
-	held := s.values.partial(b)
+	held := needles.partial(b)
 	s.waiting = append(s.waiting[:0], b[len(b)-held:]...)
 	return len(b) - held
 }

@@ -182,7 +182,7 @@ func (p *Proxy) serveRequest(w http.ResponseWriter, r *http.Request, forward htt
 // unreachable answers a request that could not be sent on.
 func (p *Proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r.Context())
-	text := p.judge.secrets.clean(err.Error())
+	text := p.judge.secrets().clean(err.Error())
 	var refused *refusal
 	var encoded *encodingError
 	if errors.As(err, &encoded) || errors.Is(err, errPart) {

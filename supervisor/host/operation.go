@@ -30,6 +30,14 @@ func (o operation) Follow(ctx context.Context, command string, fn func([]wire.Pe
 // Answer answers one question.
 func (o operation) Answer(a wire.ApprovalAnswer) error { return o.session.Approvals().Answer(a) }
 
+// Renew replaces the values of credentials. Its errors have none of them.
+func (o operation) Renew(values []wire.CredentialValue) error {
+	if err := o.session.Network().Renew(values); err != nil {
+		return &wire.Error{Code: wire.CodeRefused, Message: err.Error()}
+	}
+	return nil
+}
+
 // End ends a session whose controller reads everything over its channel. See [ending].
 func (o operation) End() (wire.Ended, error) { return o.ending.export() }
 

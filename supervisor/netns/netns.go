@@ -222,6 +222,14 @@ func (n *Network) Serve(failed func(error)) {
 	}
 }
 
+// Renew replaces the values of credentials. See [egress.Proxy.Renew].
+func (n *Network) Renew(values []wire.CredentialValue) error {
+	if n == nil || n.proxy == nil {
+		return errors.New("the session has no proxy, and so no credentials")
+	}
+	return n.proxy.Renew(values)
+}
+
 // Connections returns the connections that are open, oldest first.
 func (n *Network) Connections() []wire.Connection {
 	if n == nil {

@@ -1,0 +1,224 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"agentsh/controller/provider"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/wire"
+)
+
+// helped are the credentials that helpers print, with their values of now. Safe for concurrent use.
+type helped struct {
+	helpers []provider.Helper
+	run     func(context.Context, provider.Helper) (provider.Printed, error)
+
+	mu      sync.Mutex
+	list    []wire.Credential // all of the run
+	printed map[string]provider.Printed
+	renewed map[string]int // by provider
+	failing map[string]string
+}
+
+// newHelped prepares the helpers of a run. list has all credentials of the run.
+func newHelped(helpers []provider.Helper, list []wire.Credential, run func(context.Context, provider.Helper) (provider.Printed, error)) *helped {
+	return &helped{
+		helpers: helpers, run: run, list: slices.Clone(list), printed: map[string]provider.Printed{}, renewed: map[string]int{},
+		failing: map[string]string{},
+	}
+}
+
+// current are all credentials of the run with their values of now.
+func (h *helped) current() []wire.Credential {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.list)
+}
+
+// fetch gets the first values.
+func (h *helped) fetch(ctx context.Context) error {
+	for _, one := range h.helpers {
+		p, err := h.run(ctx, one)
+		if err != nil {
+			return helperFailure(err)
+		}
+		h.set(one, p)
+	}
+	return nil
+}
+
+// set stores the values of a helper.
+func (h *helped) set(one provider.Helper, p provider.Printed) []wire.CredentialValue {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.printed[one.Provider] = p
+	var out []wire.CredentialValue
+	for i := range h.list {
+		for _, name := range one.Names {
+			if c := &h.list[i]; c.Name == one.Provider+"."+name {
+				c.Value = p.Values[name]
+				out = append(out, wire.CredentialValue{Name: c.Name, Value: c.Value})
+			}
+		}
+	}
+	return out
+}
+
+// helperFailure is the failure of a run whose helper gave no values. One that failed may succeed later;
+// one that prints something else will not.
+func helperFailure(err error) error {
+	var of *provider.HelperError
+	if !errors.As(err, &of) {
+		return err
+	}
+	if of.Bad {
+		return badConfig("see doc/credentials.md for what it has to print", "%w", err)
+	}
+	return fail(ExitSandbox, "run it by hand, with the variables of this process", err)
+}
+
+// expires reports whether a value ends before the run may.
+func (h *helped) expires() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.printed {
+		if !p.Expires.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// renewer is a sandbox that takes new values of credentials.
+type renewer interface {
+	Renew(ctx context.Context, values []wire.CredentialValue) error
+}
+
+// checkRenewal rejects a supervisor that cannot renew credentials that expire.
+func checkRenewal(h *helped, s sandbox.Sandbox, v wire.Version) error {
+	if h == nil || !h.expires() {
+		return nil
+	}
+	if _, can := s.(renewer); !can || v.Minor < 3 {
+		return fmt.Errorf("%s: the values of the provider %s expire, and this agentsh cannot renew them: use the version of agentctl",
+			h.helpers[0].At, h.helpers[0].Provider)
+	}
+	return nil
+}
+
+// Times of renewals.
+const (
+	renewRetry    = 2 * time.Second // after the first failure; it doubles for each further one
+	maxRenewRetry = time.Minute
+	renewTime     = 30 * time.Second // for a supervisor to take new values
+)
+
+// renew renews the values of all helpers in time, until ctx ends.
+func (h *helped) renew(ctx context.Context, to renewer, p progress) {
+	var going sync.WaitGroup
+	for _, one := range h.helpers {
+		going.Go(func() { h.renewOne(ctx, one, to, p) })
+	}
+	going.Wait()
+}
+
+// renewOne renews the values of one helper. While the helper fails, the sandbox goes on with the values
+// that it has.
+func (h *helped) renewOne(ctx context.Context, one provider.Helper, to renewer, p progress) {
+	failures := 0
+	told := false // that the values have expired
+	for {
+		h.mu.Lock()
+		now := h.printed[one.Provider]
+		h.mu.Unlock()
+		if now.Expires.IsZero() {
+			return
+		}
+		wait := time.Until(now.Due())
+		if failures > 0 {
+			wait = min(renewRetry<<min(failures-1, 10), maxRenewRetry)
+		}
+		select {
+		case <-time.After(max(wait, time.Second)):
+		case <-ctx.Done():
+			return
+		}
+		err := h.renewNow(ctx, one, to)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			if failures > 0 {
+				p.warn("the credentials of the provider %s are renewed again", one.Provider)
+			}
+			failures, told = 0, false
+			continue
+		}
+		if failures++; failures == 1 {
+			p.warn("the credentials of the provider %s are not renewed, and expire at %s: %v",
+				one.Provider, now.Expires.Local().Format(time.TimeOnly), err)
+		}
+		if !told && time.Now().After(now.Expires) {
+			told = true
+			p.warn("the credentials of the provider %s have expired", one.Provider)
+		}
+	}
+}
+
+// renewNow gets new values and sends them to the sandbox.
+func (h *helped) renewNow(ctx context.Context, one provider.Helper, to renewer) error {
+	got, err := h.run(ctx, one)
+	if err == nil {
+		values := h.set(one, got)
+		sending, cancel := context.WithTimeout(ctx, renewTime)
+		defer cancel()
+		err = to.Renew(sending, values)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil {
+		h.failing[one.Provider] = short(err.Error())
+		return err
+	}
+	h.renewed[one.Provider]++
+	delete(h.failing, one.Provider)
+	return nil
+}
+
+// Renewal says how often the values of a provider were renewed in a run.
+type Renewal struct {
+	Provider string     `json:"provider"`
+	Renewed  int        `json:"renewed"`
+	Expires  *time.Time `json:"expires,omitempty"` // of the last values; absent: they do not expire
+	Failed   string     `json:"failed,omitempty"`  // why the last renewal failed; absent: it did not
+}
+
+// into writes the renewals into the result. It may be called on a nil value.
+func (h *helped) into(r *Result) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r.Renewals = nil
+	for _, one := range h.helpers {
+		x := Renewal{Provider: one.Provider, Renewed: h.renewed[one.Provider], Failed: h.failing[one.Provider]}
+		if at := h.printed[one.Provider].Expires.UTC(); !at.IsZero() {
+			x.Expires = &at
+		}
+		r.Renewals = append(r.Renewals, x)
+	}
+}
+
+// current are the credentials with their values of now.
+func (p plan) current() []wire.Credential {
+	if p.helped != nil {
+		return p.helped.current()
+	}
+	return p.credentials
+}
