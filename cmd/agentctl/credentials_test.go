@@ -33,6 +33,8 @@ type standIn struct {
 	port string
 	ca   []byte
 	dns  string // address of a name server that resolves api.provider.test to it
+
+	instead http.Handler // answers in its place; nil: nothing
 }
 
 const realValue = "real-value-of-the-token-8841"
@@ -67,6 +69,10 @@ func newStandIn(t *testing.T) *standIn {
 // ServeHTTP accepts requests with the real value, and returns the value in the
 // response.
 func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.instead != nil {
+		s.instead.ServeHTTP(w, r)
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = append(s.seen, r.Header.Get("Authorization"))

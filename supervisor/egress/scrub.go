@@ -240,16 +240,15 @@ func (s *scrubbed) Read(p []byte) (int, error) {
 		if s.err != nil {
 			return 0, s.err
 		}
-		needles := s.values()
-		size := 2 * max(needles.longest, len(s.waiting)) // what waits may be of longer values before
+		size := 2 * max(s.values().longest, len(s.waiting)) // what waits may be of longer values before
 		if len(p) >= size {
-			if n := s.fill(p, needles); n > 0 {
+			if n := s.fill(p); n > 0 {
 				return n, nil
 			}
 			continue
 		}
 		buf := make([]byte, size)
-		s.ready = buf[:s.fill(buf, needles)]
+		s.ready = buf[:s.fill(buf)]
 	}
 	n := copy(p, s.ready)
 	s.ready = s.ready[n:]
@@ -258,10 +257,11 @@ func (s *scrubbed) Read(p []byte) (int, error) {
 
 // fill reads into b, which is longer than waiting can be. It returns how many bytes
 // of it can be returned to the reader.
-func (s *scrubbed) fill(b []byte, needles *needles) int {
+func (s *scrubbed) fill(b []byte) int {
 	rest := copy(b, s.waiting)
 	n, err := s.src.Read(b[rest:])
 	b = b[:rest+n]
+	needles := s.values() // values may have come while this waited
 	needles.hide(b)
 	if err != nil {
 		s.waiting, s.err = nil, err
