@@ -45,6 +45,7 @@ type PlaceLabels struct {
 	Created time.Time `json:"created"`
 	PID     int       `json:"pid,omitempty"`        // the supervisor
 	Start   uint64    `json:"start_time,omitempty"` // its start time, proc(5) field 22
+	Boot    string    `json:"boot_id,omitempty"`    // in which it was started
 	// LeaseSeconds is how long the supervisor goes on without a stream to its controller.
 	LeaseSeconds int `json:"lease_seconds"`
 }

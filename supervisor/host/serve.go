@@ -16,12 +16,12 @@ import (
 	"iter"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
 	"agentsh/internal/channel"
 	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
@@ -213,7 +213,7 @@ func (h *handler) server() channel.ServerConfig {
 		HostKey:   h.boot.HostKey, AuthorizedKey: h.boot.AuthorizedKey,
 		Handler: drained{h}, Operator: operation{h.session, h.boot.Vars, h.ending},
 		Hello: wire.Hello{
-			Version: wire.Current, Build: h.build, BootID: bootID(), Instance: h.session.ID(),
+			Version: wire.Current, Build: h.build, BootID: statedir.BootID(), Instance: h.session.ID(),
 			PolicyDigest: h.session.Config().Policy.Digest(), Capabilities: proven(h.session),
 			Engine: h.session.Engine(), Degraded: h.session.Missing().Names(),
 			Advisory: h.session.Missing().Advisory(),
@@ -304,15 +304,6 @@ func (h *handler) Events(ctx context.Context, req wire.EventRequest) iter.Seq2[w
 			}
 		}
 	}
-}
-
-// bootID distinguishes machines and boots. See proc_sys_kernel(5).
-func bootID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(id))
 }
 
 // proven are the capabilities that the session proved at its start.

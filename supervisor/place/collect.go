@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 	"agentsh/seccomp/target"
 )
@@ -60,9 +61,18 @@ func (b *sandbox) end(ctx context.Context) error {
 	return b.remove()
 }
 
+// alive reports whether the supervisor runs. Another process may have its number.
+func (b *sandbox) alive() bool {
+	if b.labels.PID <= 1 || b.labels.Boot != "" && b.labels.Boot != statedir.BootID() {
+		return false
+	}
+	found, err := target.Identify(b.labels.PID)
+	return err == nil && found.Start == b.labels.Start
+}
+
 // kill kills the supervisor, if it is alive, and waits for its end. See pidfd_open(2).
 func (b *sandbox) kill(ctx context.Context) error {
-	if b.labels.PID <= 1 {
+	if !b.alive() {
 		return nil
 	}
 	fd, err := unix.PidfdOpen(b.labels.PID, 0)
@@ -71,7 +81,7 @@ func (b *sandbox) kill(ctx context.Context) error {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	// Looked at after the descriptor is open: it then belongs to the same process.
-	if found, err := target.Identify(b.labels.PID); err != nil || found.Start != b.labels.Start {
+	if !b.alive() {
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/seccomp/target"
 	"agentsh/supervisor/cgroup"
 )
 
@@ -75,12 +74,7 @@ func (p *places) used() (used, alive bool) {
 		return false, false
 	}
 	for _, b := range p.all() {
-		if b.labels.PID <= 1 {
-			continue
-		}
-		if found, err := target.Identify(b.labels.PID); err == nil && found.Start == b.labels.Start {
-			alive = true
-		}
+		alive = alive || b.alive()
 	}
 	return true, alive
 }

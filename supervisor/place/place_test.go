@@ -26,6 +26,7 @@ import (
 	"agentsh/internal/stdio"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/seccomp/target"
 	"agentsh/supervisor"
 	"agentsh/supervisor/host"
 )
@@ -539,15 +540,24 @@ func TestASandboxWhoseSupervisorIsBeingStartedIsNotReportedAsRemoved(t *testing.
 }
 
 func TestAProcessThatHasTheNumberOfASupervisorIsNotKilled(t *testing.T) {
-	o := options(t)
-	b := &sandbox{dir: filepath.Join(dirOf(o), "run-1"), labels: wire.PlaceLabels{PID: os.Getpid(), Start: 1}}
-	if err := os.MkdirAll(b.dir, 0o700); err != nil {
+	self, err := target.Identify(os.Getpid())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.end(context.Background()); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(b.dir); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("it is left: %v", err)
+	for name, labels := range map[string]wire.PlaceLabels{
+		"another start": {PID: os.Getpid(), Start: 1, Boot: statedir.BootID()},
+		"the same start, before the machine was restarted": {PID: os.Getpid(), Start: self.Start, Boot: "another"},
+	} {
+		o := options(t)
+		b := &sandbox{dir: filepath.Join(dirOf(o), "run-1"), labels: labels}
+		if err := os.MkdirAll(b.dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.end(context.Background()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(b.dir); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("%s: it is left: %v", name, err)
+		}
 	}
 }

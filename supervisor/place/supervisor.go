@@ -17,6 +17,7 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/listen"
 	"agentsh/internal/resume"
+	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 	"agentsh/seccomp/target"
 	"agentsh/supervisor/host"
@@ -65,7 +66,7 @@ func (p *places) start(b *sandbox, boot wire.Bootstrap, messages *os.File) (_ ne
 	}
 	self, err := target.Identify(server.PID())
 	if err == nil {
-		b.labels.PID, b.labels.Start = server.PID(), self.Start
+		b.labels.PID, b.labels.Start, b.labels.Boot = server.PID(), self.Start, statedir.BootID()
 		err = b.write()
 	}
 	if err != nil {

@@ -15,6 +15,7 @@
 # BESIDE    plain, listener or whole: each session is below that listener of test/outer/outer.c, and
 #           beside.tsv says what differs. OUTER is that program, compiled
 # PROBE_BIN_DIR  programs of the probes, where there is no compiler
+# BACKEND   ssh: each probe runs in a sandbox of agentctl that is made over ssh, on this machine
 #
 # A verdict is ok, "not held" (the attack worked, changed nothing outside, and
 # not-held.tsv says why, or beside.tsv does and nothing else happened) or FAIL:
@@ -77,6 +78,42 @@ fi
 without_namespaces && sed -i 's,^extends: .*agent-sandbox.*,extends: [base.yaml],' "$place/policies/args.yaml"
 [ -z "${BESIDE:-}" ] || cp "${OUTER:-$root/out/outer}" "$place/outer"
 export EV_OUTER=$place/outer EV_AGENTSH=$place/agentsh EV_CONFIG=$place/config.yaml EV_WORKSPACE EV_POLICY EV_AUDIT
+# A sshd of its own, which an ssh program of its own starts: see ssh in internal/testenv.
+place_of_ssh() {
+	export EV_SSH=$place/ssh EV_ROOT=$root
+	mkdir -p "$EV_SSH/bin" /run/sshd
+	: >"$EV_SSH/held"
+	ssh-keygen -q -t ed25519 -N '' -f "$EV_SSH/host" && ssh-keygen -q -t ed25519 -N '' -f "$EV_SSH/user" || exit 2
+	echo "place $(cat "$EV_SSH/host.pub")" >"$EV_SSH/known_hosts"
+	# What the environment policy must keep from commands is in the environment of the place.
+	cat >"$EV_SSH/sshd_config" <<-END
+		HostKey $EV_SSH/host
+		AuthorizedKeysFile $EV_SSH/user.pub
+		PermitRootLogin prohibit-password
+		PasswordAuthentication no
+		PidFile none
+		StrictModes no
+		UsePAM no
+		SetEnv XDG_STATE_HOME=$EV_SSH/place HOME=$EV_SSH AWS_SECRET_ACCESS_KEY=corpus GH_TOKEN=ghp_corpus_x OPENAI_API_KEY=corpus SSH_AUTH_SOCK=/corpus
+	END
+	cat >"$EV_SSH/ssh_config" <<-END
+		Host *
+		HostKeyAlias place
+		IdentityFile $EV_SSH/user
+		IdentitiesOnly yes
+		UserKnownHostsFile $EV_SSH/known_hosts
+		StrictHostKeyChecking yes
+		ProxyCommand /usr/sbin/sshd -i -f $EV_SSH/sshd_config
+	END
+	printf '#!/bin/sh\nexec /usr/bin/ssh -F %s "$@"\n' "$EV_SSH/ssh_config" >"$EV_SSH/bin/ssh"
+	chmod 755 "$EV_SSH/bin/ssh"
+}
+launch=$place/launch.sh
+if [ "${BACKEND:-}" = ssh ]; then
+	place_of_ssh
+	launch=$here/launch-ssh.sh OWN=no
+fi
+
 # A secret on the command line of a process outside, which no command may see.
 bash -c 'exec -a "tool --token=ghp_corpus_secret_value" sleep 3600' &
 secret=$!
@@ -117,7 +154,7 @@ workspace() {
 
 # supervisor_files prints the digests of the files that commands must not change.
 supervisor_files() {
-	sha256sum "$EV_POLICY" "$EV_CONFIG" "$place/bash_startup.sh" "$EV_AGENTSH" 2>&1
+	sha256sum "$EV_POLICY" "$EV_CONFIG" "$place/bash_startup.sh" "$EV_AGENTSH" ${EV_SSH:+"$EV_SSH/held"} 2>&1
 	find "${protected%/.git/hooks}" -exec stat -c '%n %s %a' {} +
 }
 
@@ -125,6 +162,10 @@ extra() {
 	local words=(WORKDIR="$EV_WORKSPACE" RACE_N="${RACE_N:-2000}" CONFIG_FILE="$EV_POLICY" STARTUP_FILE="$place/bash_startup.sh"
 		AUDIT_LOG="$EV_AUDIT" CONTROL_SOCK=/run/agentsh/agentsh.sock SUP_CLI_CMD="$EV_AGENTSH")
 	[ "$1" = file ] && words+=(PROTECTED="$protected")
+	if [ "${BACKEND:-}" = ssh ]; then # the sandbox has paths of its own
+		words+=(WORKDIR=/sandbox/workspace/repo STARTUP_FILE=/usr/lib/agentsh/bash_startup.sh)
+		[ "$1" = file ] && words+=(PROTECTED=/sandbox/workspace/repo/project/held)
+	fi
 	[ -z "${PROBE_BIN_DIR:-}" ] || words+=(PROBE_BIN_DIR="$built")
 	echo "${words[*]}"
 }
@@ -181,7 +222,7 @@ for category; do
 		[ "$verdict" = FAIL ] && failed=$((failed + 1))
 		[ "$verdict" = "not held" ] && open=$((open + 1))
 		printf '%-28s %-11s %-9s %-34s %-26s %s\n' "$id" "$category" "$claim" "${result:0:34}" "$outside" "$verdict"
-	done < <(LAUNCH=$place/launch.sh PREPARED_DIR=$place/$category/prepared OUTSIDE=$place/$category/outside EXTRA=$(extra "$category") \
+	done < <(LAUNCH=$launch PREPARED_DIR=$place/$category/prepared OUTSIDE=$place/$category/outside EXTRA=$(extra "$category") \
 		"$corpus/run-all.sh" "$EV_WORKSPACE"/probes/"$category"/*.sh 2>/dev/null)
 done
 echo "$total probes, $failed failed, $open not held"

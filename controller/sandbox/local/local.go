@@ -84,6 +84,7 @@ type info struct {
 	At      string    `json:"at,omitempty"`         // where the sandbox is, if not on this machine: see [Reserved]
 	PID     int       `json:"pid,omitempty"`        // the supervisor
 	Start   uint64    `json:"start_time,omitempty"` // its start time, proc(5) field 22
+	Boot    string    `json:"boot_id,omitempty"`    // in which it was started
 }
 
 // directory is the directory of one sandbox.

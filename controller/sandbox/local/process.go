@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/statedir"
 )
 
 // endWait is the time limit for a killed supervisor to end.
@@ -31,6 +33,12 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(string(fields[field]), 10, 64)
 }
 
+// alive reports whether the supervisor runs. Another process may have its number.
+func (i info) alive() bool {
+	start, err := startTime(i.PID)
+	return err == nil && start == i.Start && (i.Boot == "" || i.Boot == statedir.BootID())
+}
+
 // endProcess kills the supervisor of a sandbox if it still runs, and waits
 // until it has ended. Another process with the same id is not touched.
 func endProcess(ctx context.Context, i info) error {
@@ -47,7 +55,7 @@ func endProcess(ctx context.Context, i info) error {
 	defer func() { _ = unix.Close(fd) }()
 	// Read the start time after the descriptor is open: it then belongs to the same
 	// process, or there is none.
-	if start, err := startTime(i.PID); err != nil || start != i.Start {
+	if !i.alive() {
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
