@@ -406,8 +406,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// TestFaultsOfAStream has every kind of fault at random bytes. With AGENTSH_FAULTS it has that
-// number of each, and a cut at each step of the beginning.
+// TestFaultsOfAStream has every kind of fault at random bytes. With AGENTSH_FAULTS, as make
+// remote sets it, it has that number of each, and a cut at each step of the beginning.
 func TestFaultsOfAStream(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	rounds, _ := strconv.Atoi(os.Getenv("AGENTSH_FAULTS"))

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -194,4 +196,55 @@ func (p pipePlace) kill(t *testing.T, all bool) {
 		}
 	}
 	p.nothingLeft(t)
+}
+
+// TestManySandboxesOfAHost has sandboxes of several controllers at one place. What a controller
+// leaves that was killed is removed, and nothing else.
+func TestManySandboxesOfAHost(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	program, dir := build(t), t.TempDir()
+	address := testenv.SSHPlace(t, dir)
+	sandboxes, _ := strconv.Atoi(os.Getenv("AGENTSH_FAULTS"))
+	open := func(state string) *remote.Backend {
+		cfg := remote.Config{State: openState(t, filepath.Join(dir, state)), Agentsh: program, Look: true}
+		b, err := remote.Open(remote.NameSSH, address, "", cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	left, err := open("a").Create(t.Context(), spec("left-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := range max(4, min(sandboxes, 20)) {
+		b, id, out := open([]string{"a", "b"}[i%2]), fmt.Sprint("many-", i), t.TempDir()
+		all.Go(func() {
+			if wrong, err := work(t.Context(), b, id, out); errors.Join(wrong, err) != nil {
+				t.Errorf("%s: %v, %v", id, wrong, err)
+			}
+		})
+	}
+	all.Wait()
+	select {
+	case <-left.Gone():
+		t.Errorf("one of them ended another: %v", left.Cause())
+	default:
+	}
+	// A controller that is restarted has its directory, and no lock.
+	if err := os.RemoveAll(filepath.Join(dir, "a/state/sandboxes/left-1")); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := open("b").Collect(t.Context()); err != nil || len(found) != 0 {
+		t.Errorf("another controller collects %+v, %v", found, err)
+	}
+	if found, err := open("a").Collect(t.Context()); err != nil || len(found) != 1 || found[0].ID != "left-1" {
+		t.Errorf("its controller collects %+v, %v", found, err)
+	}
+	<-left.Gone()
+	_ = left.Delete(t.Context()) // its directory is gone
+	if there, _ := filepath.Glob(dir + "/place/agentsh/remote/*"); len(there) != 0 {
+		t.Errorf("left: %q", there)
+	}
 }

@@ -48,6 +48,19 @@ func TestBackends(t *testing.T) {
 		}
 		Run(t, b)
 	})
+	for _, user := range []string{"nobody-home", "root"} {
+		t.Run("ssh to busybox as "+user, func(t *testing.T) {
+			if user == "root" {
+				testenv.Asked(t, "AGENTSH_FAULTS", "remote")
+			}
+			state, dir := open(t)
+			b, err := remote.Open(remote.NameSSH, testenv.SSHBusybox(t, dir, user), "", remote.Config{State: state, Agentsh: program, Look: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			Run(t, b, sandbox.Container{User: strings.TrimPrefix(user, "root")})
+		})
+	}
 	for name, at := range map[string]string{
 		"unix": "unix:DIR/s", "tcp": "tcp:127.0.0.1:0", "ws": "ws:127.0.0.1:0", "tcp over streams that break": "tcp:127.0.0.1:0",
 	} {
