@@ -8,7 +8,7 @@
 # DEGRADED  what the configuration of the machine has in degraded; default: landlock on 5.10
 #
 # Each machine runs `make demo`, the session of the README as root and as a user, the first
-# harness that `agentctl init` writes, and the tests of AF_VSOCK sockets. Programs come from bin.
+# harness that `agentctl init` writes, the tests of AF_VSOCK sockets, and those of a backend over one. Programs come from bin.
 # A machine without a configuration has none: nothing is allowed to be missing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -59,7 +59,8 @@ machine() {
 	local degraded=${DEGRADED:-}
 	[ "$kernel" != 5.10 ] || degraded=${DEGRADED:-landlock}
 	[ -z "$degraded" ] || printf 'version: 1\ndegraded: [%s]\n' "$degraded" >"$work/places/config.yaml"
-	(cd "$root" && CGO_ENABLED=0 "${GO:-go}" test -c -o "$work/places/socket.test" ./internal/socket)
+	(cd "$root" && CGO_ENABLED=0 "${GO:-go}" test -c -o "$work/places/socket.test" ./internal/socket &&
+		CGO_ENABLED=0 "${GO:-go}" test -c -o "$work/places/sandbox.test" ./controller/sandbox/sandboxtest)
 	local modules=(vsock_loopback)
 	make_initramfs "$files" "$(command -v busybox)"
 	make_disk "$dir" 2500
@@ -77,7 +78,7 @@ for kernel; do
 	status=$?
 	set -e
 	[ "$status" = 0 ] || result="FAIL: $(tail -1 "$work/log")"
-	for part in demo session-root session-user first-harness vsock; do
+	for part in demo session-root session-user first-harness vsock vsock-sandbox; do
 		grep -aq "^$part	ok" "$work/out" || result="FAIL: $part"
 	done
 	printf '%-8s %-28s %s\n' "$kernel" "$(sed -n 's/^=== begin //p' "$work/out" | tr -d '\r')" "$result"

@@ -63,10 +63,20 @@ func TestBackends(t *testing.T) {
 	}
 	for name, at := range map[string]string{
 		"unix": "unix:DIR/s", "tcp": "tcp:127.0.0.1:0", "ws": "ws:127.0.0.1:0", "tcp over streams that break": "tcp:127.0.0.1:0",
+		"wss behind nginx": "ws:127.0.0.1:0", "vsock": "vsock:7001",
 	} {
 		t.Run("socket "+name, func(t *testing.T) {
+			if name == "vsock" {
+				testenv.Asked(t, "AGENTSH_TEST_VSOCK", "kernels")
+			}
 			state, dir := open(t)
 			address, key := listen(t, program, dir, at)
+			if name == "vsock" {
+				address = "vsock://1:7001" // the loopback, see vsock(7)
+			}
+			if strings.Contains(name, "nginx") {
+				address = terminating(t, dir, strings.TrimPrefix(address, "ws://"))
+			}
 			if strings.Contains(name, "break") {
 				address = "tcp://" + breaking(t, strings.TrimPrefix(address, "tcp://"))
 			}
@@ -104,8 +114,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// built builds the supervisor.
+// built builds the supervisor, unless a machine without Go has it.
 var built = sync.OnceValues(func() (string, error) {
+	if program := os.Getenv("AGENTSH_PROGRAM"); program != "" {
+		return program, nil
+	}
 	program := filepath.Join(programs, "agentsh")
 	build := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"",
 		"-o", program, "agentsh/cmd/agentsh")
