@@ -9,16 +9,17 @@ work=$(mktemp -d "$EV_SSH/run.XXXXXX")
 probe=${*: -1}
 category=$(basename "$(dirname "$probe")")
 export XDG_STATE_HOME=$work/state PATH="$EV_SSH/bin:$PATH"
-run=
+run='' status=1
 end() {
 	trap '' EXIT INT TERM
 	"$root/bin/agentctl" sandbox delete --force latest >/dev/null 2>&1 || :
 	[ -z "$run" ] || { kill "$run"; wait "$run"; } 2>/dev/null || :
 	"$root/bin/agentctl" gc --backend ssh --connect ssh://root@place.example >/dev/null 2>&1 || :
 	[ -n "${KEEP:-}" ] || rm -rf "$work"
+	exit "$status"
 }
 trap end EXIT
-trap 'exit 143' INT TERM
+trap 'status=143; exit' INT TERM
 
 # The sandbox has other paths: the variables of the policies are theirs.
 repo=/sandbox/workspace/repo startup=/usr/lib/agentsh/bash_startup.sh
@@ -53,11 +54,11 @@ git -C "$work/repo" -c user.name=a -c user.email=a@example.com commit -q -m prob
 	--backend ssh --connect ssh://root@place.example >"$work/log" 2>&1 &
 run=$!
 until grep -q 'agent at work' "$work/log"; do
-	kill -0 "$run" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
+	kill -0 "$run" 2>/dev/null || { cat "$work/log" >&2; false; }
 	read -r -t 0.1 <> <(:) || :
 done
 box=$(echo "$EV_SSH"/place/agentsh/remote/*)
-[ -d "$box/tree" ] || { echo "launch-ssh.sh: no sandbox in $EV_SSH/place" >&2; exit 1; }
+[ -d "$box/tree" ] || { echo "launch-ssh.sh: no sandbox in $EV_SSH/place" >&2; false; }
 pid=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' "$box/labels.json")
 held() { find "$box/tree/workspace/repo/project/held" -exec stat -c '%n %s %a %u' {} + | sed "s,$box,,"; }
 before=$(held)
@@ -67,4 +68,3 @@ status=0
 	"$repo/probes/$category/$(basename "$probe")" || status=$?
 # A supervisor that was killed has left nothing. run.sh looks at this file.
 [ ! -d "$box/tree" ] || [ "$(held)" = "$before" ] || echo "$probe changed what is held" >>"$EV_SSH/held"
-exit "$status"
