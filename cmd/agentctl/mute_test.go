@@ -528,7 +528,7 @@ func endHostile(t *testing.T, cmd *exec.Cmd, said *bytes.Buffer, wrong moment) i
 // checkHostile checks an ended agentctl, and its greatest memory in KiB.
 func checkHostile(t *testing.T, cmd *exec.Cmd, said string, used int64) {
 	t.Helper()
-	t.Logf("%s\n%.3000s", cmd.ProcessState, said)
+	t.Logf("%s, %d KiB\n%.3000s", cmd.ProcessState, used, said)
 	checkText(t, "the output", said)
 	if used > maxMemory {
 		t.Errorf("it used %d KiB", used)

@@ -14,7 +14,7 @@ import (
 // SSHPlace puts an ssh program before those of PATH that starts a sshd of its own, with
 // keys and a configuration in a directory. The state directory there is dir/place. It
 // returns the address.
-func SSHPlace(t *testing.T, dir string) string {
+func SSHPlace(t testing.TB, dir string) string {
 	t.Helper()
 	sshd := sshKeys(t, dir)
 	sshFiles(t, dir, "ProxyCommand "+sshd+" -i -f "+dir+"/sshd_config\n", "SetEnv XDG_STATE_HOME="+dir+"/place HOME="+dir+"\n", dir)
@@ -22,7 +22,7 @@ func SSHPlace(t *testing.T, dir string) string {
 }
 
 // sshKeys makes the keys of a place in a directory. It returns the program of sshd.
-func sshKeys(t *testing.T, dir string) string {
+func sshKeys(t testing.TB, dir string) string {
 	t.Helper()
 	Need(t, Root, Program("ssh"), Program("sshd"), Program("ssh-keygen"))
 	sshd, err := exec.LookPath("sshd")
@@ -43,7 +43,7 @@ func sshKeys(t *testing.T, dir string) string {
 
 // sshFiles writes the files of both ends. files is the directory at the place in which sshd
 // finds its own.
-func sshFiles(t *testing.T, dir, client, server, files string) {
+func sshFiles(t testing.TB, dir, client, server, files string) {
 	t.Helper()
 	ssh, err := exec.LookPath("ssh")
 	if err != nil {
@@ -98,7 +98,7 @@ pivot_root . old; exec chroot . /bin/sh -ec "umount -l /old; exec /usr/sbin/sshd
 
 // SSHBusybox is SSHPlace for a machine with the programs of busybox alone, and a user who has
 // no home: uid 1000 is called nobody-home. The address has user as its user.
-func SSHBusybox(t *testing.T, dir, user string) string {
+func SSHBusybox(t testing.TB, dir, user string) string {
 	t.Helper()
 	Need(t, Root, Program("busybox"), Program("ldd"))
 	root := filepath.Join(dir, "root")

@@ -17,7 +17,7 @@ func (b *Backend) Take(ctx context.Context, runID string) (sandbox.Sandbox, erro
 	if err := c.find(ctx); err != nil {
 		return nil, err
 	}
-	in := remote.New(remote.Config{Name: Name, Carrier: c, State: b.cfg.State, Lease: b.cfg.Lease, Release: c.remove})
+	in := remote.New(remote.Config{Name: b.cfg.Name, Carrier: c, State: b.cfg.State, Lease: b.cfg.Lease, Release: c.remove})
 	return in.Take(ctx, runID)
 }
 

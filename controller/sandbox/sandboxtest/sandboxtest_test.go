@@ -129,7 +129,7 @@ var built = sync.OnceValues(func() (string, error) {
 })
 
 // build returns the supervisor.
-func build(t *testing.T) string {
+func build(t testing.TB) string {
 	t.Helper()
 	program, err := built()
 	if err != nil {
@@ -138,7 +138,7 @@ func build(t *testing.T) string {
 	return program
 }
 
-func openState(t *testing.T, dir string) statedir.Dir {
+func openState(t testing.TB, dir string) statedir.Dir {
 	t.Helper()
 	state, err := statedir.Open(layout.State(filepath.Join(dir, "state")))
 	if err != nil {
@@ -149,7 +149,7 @@ func openState(t *testing.T, dir string) statedir.Dir {
 
 // listen starts a place that listens at an address, and returns the address for controllers
 // and the file of its key.
-func listen(t *testing.T, program, dir, at string) (address, key string) {
+func listen(t testing.TB, program, dir, at string) (address, key string) {
 	t.Helper()
 	// Rules of the tests show this directory.
 	shown, err := os.MkdirTemp("/etc", "agentsh-test-")
