@@ -109,6 +109,7 @@ var ranks = map[string]int{
 	"controller":                     4,
 	"controller/batch":               5, // many runs; a run knows nothing of it
 	"controller/report":              5, // describes runs and batches; the command is beside it
+	"controller/boxes":               5, // sandboxes for programs, by a protocol; the command is beside it
 	"supervisor/host":                5, // serves sessions, lists them and describes the machine
 	"supervisor/place":               6, // makes sandboxes for controllers elsewhere, and serves one
 	"cmd/agentsh/asking":             3, // a person's answers; knows no session
@@ -138,7 +139,7 @@ var beside = map[string][]string{
 	"seccomp/target":           {"seccomp"},
 	"supervisor/notify/engine": {"seccomp", "seccomp/target"},
 	"supervisor/netns":         {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
-	"cmd/agentctl":             {"controller/report", "controller/batch"},
+	"cmd/agentctl":             {"controller/report", "controller/batch", "controller/boxes"},
 	"controller/report":        {"controller/batch"},
 	"controller/attach":        {"controller/record"},
 	"controller/agenthost":     {"controller/tools"},

@@ -78,14 +78,20 @@ const needBytes = 32 << 20
 // checkRoom checks the disk of the results, and returns the disk space that the
 // sandbox needs, in bytes. The sandbox and the host each store a copy of the
 // repository.
-func checkRoom(ctx context.Context, c checkout, out string) (need int64, err error) {
+func checkRoom(ctx context.Context, c checkout, to *results) (need int64, err error) {
 	var size int64
-	if c.shared != nil {
+	switch {
+	case c.shared != nil:
 		size = c.shared.size
-	} else if size, err = c.target.Size(ctx); err != nil {
-		return 0, err
+	case c.target.Dir != "":
+		if size, err = c.target.Size(ctx); err != nil {
+			return 0, err
+		}
 	}
-	if err := statedir.CheckRoom(filepath.Dir(out), needBytes); err != nil {
+	if to == nil { // nothing is taken out
+		return needBytes + 2*size, nil
+	}
+	if err := statedir.CheckRoom(filepath.Dir(to.out), needBytes); err != nil {
 		return 0, fail(ExitSandbox, "free some disk space, or name another directory with --out", err)
 	}
 	return needBytes + 2*size, nil

@@ -34,7 +34,11 @@ func planSandbox(ctx context.Context, p plan, prog program, c checkout, to progr
 			return out, err
 		}
 	}
-	for _, dir := range []string{layout.Home, layout.Output, layout.Feedback, layout.EnvDir} {
+	made := []string{layout.Home, layout.Output, layout.Feedback, layout.EnvDir}
+	if c.clone.Dir == "" {
+		made = append(made, c.dir)
+	}
+	for _, dir := range made {
 		out.Entries = append(out.Entries, bootstrap.Entry{Dest: dir, Kind: bootstrap.KindDir, Mode: 0o755})
 	}
 	sort.Slice(out.Entries, func(i, j int) bool { return out.Entries[i].Dest < out.Entries[j].Dest })
@@ -46,7 +50,7 @@ func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 	h := p.harness
 	in := bootstrap.Input{
 		Agent: h.AgentName(), Definition: h.Path(h.Agent), Note: definitionNote(prog),
-		Repo: c.source.Dir, RepoName: repoName(c.target.Dir), Hidden: prog.hidden(),
+		Repo: c.source.Dir, RepoName: c.name(), Hidden: prog.hidden(),
 		Commit:   bootstrap.Commit{Tree: c.tree, Objects: c.objects},
 		Input:    h.Path(h.AgentInput),
 		AgentsMD: p.rules, Bridge: prog.runtime.Traits().Bridge && !prog.outside,

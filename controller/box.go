@@ -18,6 +18,7 @@ import (
 type box struct {
 	sandbox  sandbox.Sandbox
 	side     *agenthost.Side // of an agent's program on the host, set by agent_host; nil: there is none
+	hello    wire.Hello      // of the supervisor
 	attached *attach.Server  // nil: operators cannot attach
 	events   chan struct{}   // closed after the event stream has ended; nil: not started
 	deleted  chan error      // receives the result of the deletion; nil: not started

@@ -98,6 +98,18 @@ func openRepo(ctx context.Context, tool git.Tool, dir string) (checkout, error) 
 	return c, nil
 }
 
+// emptyWork is the directory of a sandbox without a repository, in the workspace.
+const emptyWork = "work"
+
+// withoutRepo is the checkout of a sandbox without a repository.
+func withoutRepo(tool git.Tool) checkout {
+	dir := path.Join(layout.Workspace, emptyWork)
+	return checkout{git: tool, dir: dir, start: dir}
+}
+
+// name is the directory of the repository in the workspace.
+func (c checkout) name() string { return path.Base(c.dir) }
+
 // submodules are the directories of submodules.
 func (c checkout) submodules() []string {
 	var out []string

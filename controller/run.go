@@ -24,8 +24,8 @@ import (
 type Options struct {
 	Harness    string // file
 	Load       harness.Options
-	Repo       string // the target repository
-	Out        string // directory of the results, created or replaced
+	Repo       string // the target repository; [Hold] does without
+	Out        string // directory of the results, created or replaced; not used by [Hold]
 	AllowDirty bool   // run from HEAD even if tracked files differ from it
 	Backend    sandbox.Backend
 	State      statedir.Dir

@@ -181,11 +181,13 @@ func (r *run) preflight(ctx context.Context) error {
 	if wrong := checkScripts(r.plan.harness); len(wrong) > 0 {
 		return wrong[0]
 	}
-	if r.results, err = newResults(r.o.Out, r.result.RunID); err != nil {
-		return err
+	if r.o.Out != "" {
+		if r.results, err = newResults(r.o.Out, r.result.RunID); err != nil {
+			return err
+		}
+		r.journal.record.Out, r.journal.record.Staging = r.results.out, r.results.staging
 	}
-	r.journal.record.Out, r.journal.record.Staging = r.results.out, r.results.staging
-	if r.plan.spec.NeedBytes, err = checkRoom(ctx, r.checkout, r.results.out); err != nil {
+	if r.plan.spec.NeedBytes, err = checkRoom(ctx, r.checkout, r.results); err != nil {
 		return err
 	}
 	if err := checkBackend(ctx, r.o.Backend, r.plan.spec); err != nil {
@@ -236,6 +238,10 @@ func (r *run) findRepo(ctx context.Context) error {
 
 // openRepo finds the commit that the agent starts from.
 func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
+	if r.o.Repo == "" {
+		r.checkout = withoutRepo(tool)
+		return nil
+	}
 	if r.checkout, err = openRepo(ctx, tool, r.o.Repo); err != nil {
 		return err
 	}
@@ -256,6 +262,9 @@ const cloneName = "repo"
 
 // cloneRepo makes the clone of the repository for the sandbox.
 func (r *run) cloneRepo(ctx context.Context) (err error) {
+	if r.o.Repo == "" {
+		return nil
+	}
 	var dirty []string
 	r.checkout, dirty, err = r.checkout.cloned(ctx, filepath.Join(r.journal.dir.Work(), cloneName), r.plan.harness.AgentName())
 	if err != nil {
@@ -353,6 +362,7 @@ func (r *run) waitReady(ctx context.Context) error {
 		}
 		return fail(ExitSandbox, hint, err)
 	}
+	r.box.hello = hello
 	r.result.Policy, r.result.Engine = hello.PolicyDigest, short(hello.Engine)
 	r.result.Advisory = short(hello.Advisory)
 	for _, name := range hello.Degraded[:min(len(hello.Degraded), maxDegraded)] {

@@ -143,7 +143,7 @@ func (f placeFlags) isEngine() bool {
 func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Backend, error) {
 	if cmp.Or(f.backend, local.Name) == local.Name {
 		b := local.New(local.Config{State: state, Agentsh: agentsh, Operator: config})
-		if f.flags == nil || f.flags.Changed("backend") {
+		if f.backend == local.Name && (f.flags == nil || f.flags.Changed("backend")) {
 			return b, nil
 		}
 		return &choosable{

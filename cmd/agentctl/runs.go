@@ -109,7 +109,7 @@ func newRunsListCommand() *cobra.Command {
 				return err
 			}
 			all, unread := record.List(state)
-			all = slices.DeleteFunc(all, func(r record.Run) bool { return status != "" && r.Status != status })
+			all = slices.DeleteFunc(all, func(r record.Run) bool { return r.Kind != "" || status != "" && r.Status != status })
 			if limit > 0 {
 				all = all[:min(limit, len(all))]
 			}

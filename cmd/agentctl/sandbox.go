@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,26 +22,33 @@ import (
 func newSandboxCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sandbox",
-		Short: "Work in the sandboxes of running runs",
-		Long: `Work in the sandboxes of running runs.
+		Short: "Make sandboxes, and work in them and in those of running runs",
+		Long: `Make sandboxes, and work in them and in those of running runs.
 
-A sandbox exists while its run is running. With agentctl run --keep-sandbox it goes
-on after an agent that failed, or an agentctl that was killed, until its lease ends:
-list says when. It is named as its run is: by its id, by a beginning of it that no
+'create' makes a sandbox that goes on until 'delete', or until nobody has used it for a
+time. The sandbox of a run exists while the run is running. With agentctl run
+--keep-sandbox it goes on after an agent that failed, or an agentctl that was killed, until
+its lease ends: list says when. A sandbox is named by its id, by a beginning of it that no
 other sandbox has, or by the word latest.
 
-Commands are subject to the policy of the run. The run's record and its audit log
-name them as the operator's.`,
+Commands are subject to the policy of the sandbox. Its record and its audit log name them as
+the operator's. Most commands print JSON with --json; doc/sandboxes.md has the forms.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
+		newSandboxCreateCommand(),
 		newSandboxListCommand(),
 		newSandboxExecCommand(),
 		newSandboxShellCommand(),
 		newSandboxCpCommand(),
+		newSandboxSnapshotCommand(),
+		newSandboxRollbackCommand(),
+		newSandboxSaveCommand(),
 		newSandboxLogsCommand(),
 		newSandboxDeleteCommand(),
+		newSandboxServeCommand(),
+		newSandboxHoldCommand(),
 	)
 	return cmd
 }
@@ -108,21 +116,26 @@ func hasSandbox(one record.Run) bool { return one.Sandbox != "" && (one.Live || 
 
 // sandboxJSON is one sandbox of the list.
 type sandboxJSON struct {
-	Sandbox string     `json:"sandbox"`
-	RunID   string     `json:"run_id"`
-	Backend string     `json:"backend"`
-	Agent   string     `json:"agent"`
-	Repo    string     `json:"repo"`
-	Step    string     `json:"step"` // current step of the run
-	Started time.Time  `json:"started"`
-	Until   *time.Time `json:"kept_until,omitempty"` // the sandbox is retained until then
+	Sandbox string            `json:"sandbox"`
+	RunID   string            `json:"run_id"`
+	Backend string            `json:"backend"`
+	Kind    string            `json:"kind"` // run, or sandbox: it was made without one
+	Agent   string            `json:"agent,omitempty"`
+	Repo    string            `json:"repo"`
+	Step    string            `json:"step"` // current step of the run
+	Started time.Time         `json:"started"`
+	Until   *time.Time        `json:"kept_until,omitempty"` // the sandbox is retained until then
+	Labels  map[string]string `json:"labels,omitempty"`
+	Idle    int64             `json:"idle_seconds,omitempty"` // it ends when nobody has used it for that long
+	Dir     string            `json:"dir,omitempty"`          // where commands start
 }
 
 func newSandboxListCommand() *cobra.Command {
 	var asJSON bool
+	var labels []string
 	cmd := &cobra.Command{
 		Use:     "list",
-		Example: "  agentctl sandbox list --json",
+		Example: "  agentctl sandbox list --json\n  agentctl sandbox list --label task=7",
 		Short:   "List sandboxes, the newest first",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -130,17 +143,29 @@ func newSandboxListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			wanted, err := pairs("--label", labels)
+			if err != nil {
+				return err
+			}
 			all, unread := attach.List(state)
 			list := []sandboxJSON{}
 			for _, one := range all {
+				if !hasLabels(one.Labels, wanted) {
+					continue
+				}
 				s := sandboxJSON{
 					Sandbox: one.Sandbox,
 					RunID:   one.RunID,
 					Backend: one.Backend,
+					Kind:    cmp.Or(one.Kind, "run"),
 					Agent:   one.Agent,
 					Repo:    one.Repo,
 					Started: one.Started,
 					Until:   one.KeptUntil,
+					Labels:  one.Labels, Idle: one.LeaseSeconds, Dir: one.Workdir,
+				}
+				if one.Kind == record.KindSandbox {
+					s.Agent = ""
 				}
 				if n := len(one.Steps); n > 0 {
 					s.Step = one.Steps[n-1].Name
@@ -159,7 +184,18 @@ func newSandboxListCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
+	cmd.Flags().StringArrayVar(&labels, "label", nil, "only those with the label `NAME=VALUE`; may be given again")
 	return cmd
+}
+
+// hasLabels reports whether a sandbox has all wanted labels.
+func hasLabels(has, wanted map[string]string) bool {
+	for name, value := range wanted {
+		if got, ok := has[name]; !ok || got != value {
+			return false
+		}
+	}
+	return true
 }
 
 // printSandboxes prints a table; without sandboxes, nothing.
@@ -179,11 +215,11 @@ func printSandboxes(out io.Writer, list []sandboxJSON) error {
 			"%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 			s.Sandbox,
 			s.Backend,
-			text.Short(s.Agent, 40),
+			text.Short(cmp.Or(s.Agent, "-"), 40),
 			s.Step,
 			s.Started.Local().Format(time.DateTime),
 			until,
-			text.Visible(s.Repo),
+			text.Visible(cmp.Or(s.Repo, "-")),
 		)
 	}
 	return w.Flush()
@@ -202,14 +238,15 @@ func deleteKept(ctx context.Context, one record.Run) error {
 }
 
 func newSandboxDeleteCommand() *cobra.Command {
-	var force bool
+	var force, asJSON bool
 	cmd := &cobra.Command{
 		Use:     "delete SANDBOX [--force]",
 		Example: "  agentctl sandbox delete 20260102-fix",
-		Short:   "End the run of a sandbox and wait until nothing of it is left",
-		Long: `End the run of a sandbox and wait until the sandbox is deleted. The agent is stopped
-and what it did so far is taken out, as at Ctrl-C of agentctl run; with --force it
-is not. A sandbox that is kept after its run is deleted at once.`,
+		Short:   "Delete a sandbox and wait until nothing of it is left",
+		Long: `Delete a sandbox and wait until nothing of it is left. One of a run ends the run: the
+agent is stopped and what it did so far is taken out, as at Ctrl-C of agentctl run; with
+--force it is not. One without a run, and one that is kept after its run, is deleted at
+once. The record with the audit log stays.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one, err := findSandbox(args[0])
@@ -230,10 +267,14 @@ is not. A sandbox that is kept after its run is deleted at once.`,
 			if err := one.WaitEnd(cmd.Context()); err != nil {
 				return &failure{code: controller.ExitSandbox, err: fmt.Errorf("wait for the end of run %s: %w", one.RunID, err)}
 			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), map[string]string{"sandbox": one.Sandbox, "record": one.Path})
+			}
 			return nil
 		},
 		ValidArgsFunction: completeRuns(hasSandbox),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "take nothing out")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object with the directory of the record")
 	return cmd
 }

@@ -1,29 +1,22 @@
 package main
 
 import (
-	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
-	"agentsh/internal/channel"
+	"agentsh/controller/boxes"
 	"agentsh/internal/layout"
-	"agentsh/internal/tarfs"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 )
 
 func newSandboxCpCommand() *cobra.Command {
-	var git bool
+	var git, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "cp {SANDBOX:SRC DST | SRC SANDBOX:DST}",
 		Short: "Copy files out of a sandbox or into it",
@@ -61,17 +54,20 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 			if err != nil {
 				return err
 			}
-			c := &copier{client: client, git: git}
+			c := &boxes.Copier{Box: client, Git: git}
 			if from != "" {
-				err = c.out(cmd.Context(), inRepository(one.Workdir, out), args[1])
+				err = c.Out(cmd.Context(), inRepository(one.Workdir, out), args[1])
 			} else {
-				err = c.in(cmd.Context(), args[0], inRepository(one.Workdir, in))
+				err = c.In(cmd.Context(), args[0], inRepository(one.Workdir, in))
 			}
-			for _, s := range c.skipped {
+			if err == nil && asJSON {
+				err = writeJSON(cmd.OutOrStdout(), map[string]any{"skipped": append([]string{}, c.Skipped...)})
+			}
+			for _, s := range c.Skipped {
 				fmt.Fprintf(cmd.ErrOrStderr(), "agentctl: left out: %s\n", text.Visible(s))
 			}
-			if err == nil && len(c.skipped) > 0 {
-				err = fmt.Errorf("%d of the files could not travel", len(c.skipped))
+			if err == nil && len(c.Skipped) > 0 {
+				err = fmt.Errorf("%d of the files could not travel", len(c.Skipped))
 			}
 			if err = errors.Join(err, client.Close()); err != nil {
 				return &failure{code: controller.ExitSandbox, err: err, hint: hintOfCp(err)}
@@ -80,6 +76,7 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 		},
 		ValidArgsFunction: completeCp,
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object with the files that did not travel")
 	cmd.Flags().BoolVar(&git, "git", false, "copy .git too; run no git in a copy of an agent's")
 	return cmd
 }
@@ -126,196 +123,4 @@ func completeCp(cmd *cobra.Command, _ []string, word string) ([]cobra.Completion
 		names[i] = cobra.CompletionWithDesc(name+":", about)
 	}
 	return names, cobra.ShellCompDirectiveNoSpace
-}
-
-// copier copies between this machine and a sandbox.
-type copier struct {
-	client  *channel.Client
-	git     bool
-	skipped []string
-}
-
-// inGit reports whether a path is a .git or below one.
-func inGit(name string) bool {
-	for part := range strings.SplitSeq(filepath.ToSlash(name), "/") {
-		if tarfs.IsGitDir(part) {
-			return true
-		}
-	}
-	return false
-}
-
-// copyLimits bound a copy out of a sandbox. The names are held in memory.
-var copyLimits = tarfs.Limits{Files: 200_000, AllNames: 24 << 20}
-
-// out copies a path of the sandbox to this machine.
-func (c *copier) out(ctx context.Context, src, dst string) error {
-	src = path.Clean(src)
-	if !c.git && inGit(src) {
-		return fmt.Errorf("%s is of a .git, which the agent wrote: --git copies it all the same", text.Visible(src))
-	}
-	info, err := c.client.Stat(ctx, src)
-	if err != nil {
-		return err
-	}
-	parent, name, err := destination(dst, path.Base(src))
-	if err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(parent)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }() // renamed files stay
-	if err := replaceable(root, name, info.Type == "dir"); err != nil {
-		return err
-	}
-	request := wire.CopyOut{Dir: wire.Name(src), SkipGit: !c.git}
-	if info.Type != "dir" {
-		request.Dir, request.Names = wire.Name(path.Dir(src)), []string{path.Base(src)}
-	}
-	staging := ".agentctl-cp-" + rand.Text()
-	m, err := channel.ReceiveArchive(ctx, c.client, request, channel.ArchiveTarget{
-		Parent: root, Name: staging, Options: tarfs.ReceiveOptions{UnpackOptions: tarfs.UnpackOptions{RefuseGit: !c.git, Limits: copyLimits}},
-	})
-	c.skipped = m.Skipped
-	if err != nil {
-		return err
-	}
-	if info.Type == "dir" {
-		return renameInto(root, staging, name)
-	}
-	defer func() { _ = root.RemoveAll(staging) }()
-	if len(m.Entries) == 0 {
-		return nil // it was skipped
-	}
-	return renameInto(root, path.Join(staging, path.Base(src)), name)
-}
-
-// destination is the directory and the name of a copy: base in dst if dst is a
-// directory, otherwise dst.
-func destination(dst, base string) (parent, name string, err error) {
-	info, err := os.Stat(dst)
-	switch {
-	case err == nil && info.IsDir() && base != "/" && base != "." && base != "..":
-		return dst, base, nil
-	case err == nil && !info.IsDir() && strings.HasSuffix(dst, "/"):
-		return "", "", fmt.Errorf("%s is not a directory", dst)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return "", "", err
-	case err != nil && strings.HasSuffix(dst, "/"):
-		return "", "", fmt.Errorf("%s does not exist", dst)
-	}
-	name = filepath.Base(dst)
-	if !wire.IsNamePath(name) || name == "." {
-		return "", "", fmt.Errorf("%s is no name for a copy", dst)
-	}
-	return filepath.Dir(dst), name, nil
-}
-
-// replaceable reports a file that a copy must not replace.
-func replaceable(root *os.Root, name string, dir bool) error {
-	info, err := root.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if dir || !info.Mode().IsRegular() {
-		return fmt.Errorf("%s exists: only a file replaces a file", filepath.Join(root.Name(), name))
-	}
-	return nil
-}
-
-// renameInto renames a received copy to its final name.
-func renameInto(root *os.Root, from, to string) error {
-	if err := root.Rename(from, to); err != nil {
-		return errors.Join(err, root.RemoveAll(from))
-	}
-	return nil
-}
-
-// in copies a path of this machine to the sandbox.
-func (c *copier) in(ctx context.Context, src, dst string) error {
-	if !path.IsAbs(dst) {
-		return fmt.Errorf("%s: the sandbox has no repository yet: write an absolute path", text.Visible(dst))
-	}
-	abs, err := filepath.Abs(src)
-	if err != nil {
-		return err
-	}
-	info, err := os.Stat(abs)
-	if err != nil {
-		return err
-	}
-	if !c.git && tarfs.IsGitDir(filepath.Base(abs)) {
-		return fmt.Errorf("%s is a .git: --git copies it all the same", src)
-	}
-	target := path.Clean(dst)
-	there, err := c.client.Stat(ctx, target)
-	switch {
-	case err == nil && there.Type == "dir":
-		target = path.Join(target, filepath.Base(abs))
-	case err == nil && strings.HasSuffix(dst, "/"):
-		return fmt.Errorf("%s is not a directory in the sandbox", text.Visible(dst))
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return err
-	case err != nil && strings.HasSuffix(dst, "/"):
-		return fmt.Errorf("%s does not exist in the sandbox", text.Visible(dst))
-	}
-	switch {
-	case info.IsDir():
-		return c.sendDir(ctx, abs, target)
-	case info.Mode().IsRegular():
-		return c.sendFile(ctx, abs, info, target)
-	}
-	return fmt.Errorf("%s is neither a file nor a directory", src)
-}
-
-func (c *copier) sendDir(ctx context.Context, dir, target string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }() // opened for reading
-	return c.send(ctx, target, func(w io.Writer) error {
-		m, err := tarfs.Pack(ctx, root, tarfs.PackOptions{SkipGit: !c.git}, w)
-		c.skipped = m.Skipped
-		return err
-	})
-}
-
-// sendFile sends a file with those permission bits that are sent.
-func (c *copier) sendFile(ctx context.Context, name string, info fs.FileInfo, target string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return c.send(ctx, path.Dir(target), func(w io.Writer) error {
-		archive := tarfs.NewWriter(w, tarfs.Limits{})
-		if _, err := archive.File(path.Base(target), info.Mode().Perm()&0o775, info.Size(), f); err != nil {
-			return err
-		}
-		_, err := archive.Close()
-		return err
-	})
-}
-
-// send sends an archive that is unpacked in the sandbox.
-func (c *copier) send(ctx context.Context, dest string, pack func(io.Writer) error) error {
-	read, write := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		err := pack(write)
-		_ = write.CloseWithError(err) // never fails; without an error it is the end
-		packed <- err
-	}()
-	err := c.client.CopyIn(ctx, dest, read, func(wire.ManifestEntry) error { return nil })
-	_ = read.CloseWithError(io.ErrClosedPipe) // ends a packer whose output is not read any more
-	if failed := <-packed; failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
-		return failed
-	}
-	return err
 }

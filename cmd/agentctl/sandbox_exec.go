@@ -35,6 +35,8 @@ type sandboxExec struct {
 	env     []string
 	timeout time.Duration
 	output  int64 // MiB of both outputs; 0: no limit
+	json    bool
+	request string // file with the command as JSON
 }
 
 const cwdUsage = "`DIR` in the sandbox to start in, relative to the repository (default: the repository)"
@@ -42,7 +44,7 @@ const cwdUsage = "`DIR` in the sandbox to start in, relative to the repository (
 func newSandboxExecCommand() *cobra.Command {
 	var e sandboxExec
 	cmd := &cobra.Command{
-		Use:   "exec [flags] SANDBOX -- COMMAND [ARG ...]",
+		Use:   "exec [flags] SANDBOX -- COMMAND [ARG ...] | exec --request FILE SANDBOX",
 		Short: "Run one command in a sandbox",
 		Long: `Run one command in a sandbox, under the policy of its run. It starts in the
 repository. Variables of --env that env_policy drops are named on standard error.
@@ -52,10 +54,20 @@ not run it, 126 denied, 127 not found, and 128 and its number that a signal ende
 Standard input is passed on, and so are SIGINT, SIGTERM, SIGHUP and SIGQUIT; the
 second of a kind ends all that the command started, and agentctl ends within 2
 seconds. An output that cannot be written
-ends them as well, with 125; one whose reader has gone gives the command SIGPIPE.`,
-		Example: "  agentctl sandbox exec latest -- git status",
-		Args:    cobra.MinimumNArgs(2),
+ends them as well, with 125; one whose reader has gone gives the command SIGPIPE.
+
+With --json the result is one JSON object with both outputs, of at most 1 MiB each, and
+the exit status is 0 whenever the command ran. --request reads the command as JSON, from
+standard input with -. doc/sandboxes.md has both forms.`,
+		Example: "  agentctl sandbox exec latest -- git status\n  agentctl sandbox exec --json latest -- ./grade.sh",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if e.json || e.request != "" {
+				return e.runJSON(cmd, args)
+			}
+			if len(args) == 1 {
+				return errors.New("no command")
+			}
 			argv := args[1:]
 			if argv[0] == "--" { // ends the flags after SANDBOX
 				argv = argv[1:]
@@ -74,6 +86,14 @@ ends them as well, with 125; one whose reader has gone gives the command SIGPIPE
 	f.StringArrayVarP(&e.env, "env", "e", nil, "set `NAME=VALUE` for the command, subject to env_policy")
 	f.Int64Var(&e.output, "max-output", maxExecOutput, "end a command that prints more than `MIB`; 0: no limit")
 	f.DurationVar(&e.timeout, "timeout", 0, "end the command after this long")
+	f.BoolVar(&e.json, "json", false, "print one JSON object when the command has ended")
+	f.StringVar(&e.request, "request", "", "`FILE` with the command as JSON, or - for standard input; implies --json")
+	for _, name := range []string{"json", "request"} {
+		cmd.MarkFlagsMutuallyExclusive("tty", name)
+	}
+	for _, name := range []string{"cwd", "env", "timeout"} {
+		cmd.MarkFlagsMutuallyExclusive("request", name)
+	}
 	return cmd
 }
 

@@ -71,13 +71,15 @@ type Server struct {
 	mu      sync.Mutex
 	actions *os.File
 	size    int64 // bytes of actions
+	clients int   // that are connected
+	left    time.Time
 }
 
 // Listen listens in the directory of a run until [Server.Stop]. stopRun is
 // called when an operator asks for the end of the run, with the operator's name;
 // force skips taking results out. The caller calls [Server.Close].
 func Listen(ctx context.Context, dir string, to Relayer, stopRun func(by string, force bool)) (*Server, error) {
-	s := &Server{path: dir, to: to, stopRun: stopRun}
+	s := &Server{path: dir, to: to, stopRun: stopRun, left: time.Now()}
 	if err := s.listen(ctx); err != nil {
 		_ = os.Remove(filepath.Join(dir, keysFile)) // nobody listens; it may not exist
 		return nil, fmt.Errorf("listen for operators: %w", err)
@@ -146,7 +148,9 @@ func (s *Server) serve(ctx context.Context) {
 			continue
 		}
 		by := "operator " + userName(peer.Uid)
+		s.connected(1)
 		connections.Go(func() {
+			defer s.connected(-1)
 			// The client receives the error of its connection.
 			cfg := s.relay(by)
 			cfg.Stop = func(force bool) { s.stopRun(by, force) }
@@ -161,6 +165,27 @@ func (s *Server) relay(by string) channel.RelayConfig {
 		HostKey: s.hostKey, AuthorizedKey: s.clientKey, By: by, Dir: func() string { return record.Workdir(s.path) },
 		Note: func(what string) error { return s.record(by, what) },
 	}
+}
+
+// connected counts the clients.
+func (s *Server) connected(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clients += n
+	s.left = time.Now()
+}
+
+// Idle is how long no client has been connected; 0: one is, or the server is nil.
+func (s *Server) Idle() time.Duration {
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.clients > 0 {
+		return 0
+	}
+	return time.Since(s.left)
 }
 
 // userName is the name of a user, or the number if the user has no name.

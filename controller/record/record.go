@@ -23,21 +23,25 @@ import (
 // Record describes a run. It is the file record.json of the run's directory,
 // replaced at each step.
 type Record struct {
-	Version int         `json:"version"` // 1
-	RunID   string      `json:"run_id"`
-	Harness string      `json:"harness"`
-	Agent   string      `json:"agent,omitempty"`
-	Repo    string      `json:"repo"`
-	Out     string      `json:"out"`
-	Staging string      `json:"staging,omitempty"` // directory of the results before they are published
-	Backend string      `json:"backend"`
-	Sandbox string      `json:"sandbox,omitempty"`
-	Workdir string      `json:"workdir,omitempty"`     // directory in the sandbox in which the agent starts
-	Base    string      `json:"base_commit,omitempty"` // that the agent starts from
-	Command []string    `json:"command,omitempty"`     // command line of the controller; empty: nobody takes the run over
-	Dir     string      `json:"dir,omitempty"`         // current directory of the controller
-	Process int         `json:"process,omitempty"`     // the controller's id
-	Batch   *Membership `json:"batch,omitempty"`       // nil: the run is none of a batch
+	Version int               `json:"version"` // 1
+	RunID   string            `json:"run_id"`
+	Harness string            `json:"harness"`
+	Agent   string            `json:"agent,omitempty"`
+	Kind    string            `json:"kind,omitempty"`   // KindSandbox: no agent runs; empty: a run
+	Labels  map[string]string `json:"labels,omitempty"` // of a sandbox without a run
+	// LeaseSeconds is how long a sandbox without a run goes on when nobody uses it.
+	LeaseSeconds int64       `json:"lease_seconds,omitempty"`
+	Repo         string      `json:"repo"`
+	Out          string      `json:"out"`
+	Staging      string      `json:"staging,omitempty"` // directory of the results before they are published
+	Backend      string      `json:"backend"`
+	Sandbox      string      `json:"sandbox,omitempty"`
+	Workdir      string      `json:"workdir,omitempty"`     // directory in the sandbox in which the agent starts
+	Base         string      `json:"base_commit,omitempty"` // that the agent starts from
+	Command      []string    `json:"command,omitempty"`     // command line of the controller; empty: nobody takes the run over
+	Dir          string      `json:"dir,omitempty"`         // current directory of the controller
+	Process      int         `json:"process,omitempty"`     // the controller's id
+	Batch        *Membership `json:"batch,omitempty"`       // nil: the run is none of a batch
 	// PostScript is set if a script follows the delivery.
 	PostScript bool           `json:"post_script,omitempty"`
 	Status     string         `json:"status"` // running, then the status of the result
@@ -58,6 +62,9 @@ type Membership struct {
 	Name   string            `json:"name"` // of the run in the batch
 	Labels map[string]string `json:"labels,omitempty"`
 }
+
+// KindSandbox is the [Record.Kind] of a sandbox that was made without a run.
+const KindSandbox = "sandbox"
 
 // Step is one step of a run.
 type Step struct {

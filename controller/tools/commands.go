@@ -228,7 +228,7 @@ const slotWait = 30 * time.Second
 func (t *Toolbox) run(ctx context.Context, one *command, req wire.ExecRequest, in execInput) {
 	script := in.Command != ""
 	defer one.kill(nil)
-	t.refused.begin(req.ID)
+	t.refused.Begin(req.ID)
 	run := func() {
 		streams := wire.Streams{Stdout: one.output, Stderr: one.output}
 		if in.Stdin != "" {
@@ -238,15 +238,15 @@ func (t *Toolbox) run(ctx context.Context, one *command, req wire.ExecRequest, i
 	}
 	run()
 	if one.exit.Kind == wire.ExitSpawnFailed && one.exit.Code == 127 && script {
-		t.refused.finish(req.ID) // nothing has run
+		t.refused.Finish(req.ID) // nothing has run
 		req.ID, req.Argv[0] = "tool-"+rand.Text(), "sh"
-		t.refused.begin(req.ID)
+		t.refused.Begin(req.ID)
 		run()
 	}
 	if cause := context.Cause(ctx); one.err != nil && cause != nil {
 		one.err = cause
 	}
-	one.refusals = t.refused.finish(req.ID)
+	one.refusals = t.refused.Finish(req.ID)
 	if one.exit.Kind == wire.ExitDenied && len(one.refusals) == 0 {
 		one.refusals = []Refusal{ofExit(one.shown, one.exit)}
 	}

@@ -3,6 +3,7 @@ package tools
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -31,9 +32,9 @@ func (r Refusal) String() string {
 	return line
 }
 
-// refused collects the refusals of the commands that run, from the audit log of the sandbox.
+// Refused collects the refusals of the commands that run, from the audit log of the sandbox.
 // It is safe for concurrent use.
-type refused struct {
+type Refused struct {
 	from sandbox.Executor
 
 	mu   sync.Mutex
@@ -41,8 +42,17 @@ type refused struct {
 	of   map[string]*refusals.List // by the request id of the command
 }
 
+// NewRefused collects refusals in a sandbox from now on.
+func NewRefused(ctx context.Context, from sandbox.Executor) (*Refused, error) {
+	r := &Refused{from: from, of: map[string]*refusals.List{}}
+	if err := r.read(ctx); err != nil {
+		return nil, fmt.Errorf("read the events of the sandbox: %w", err)
+	}
+	return r, nil
+}
+
 // read reads the events up to the last one that there is.
-func (r *refused) read(ctx context.Context) error {
+func (r *Refused) read(ctx context.Context) error {
 	return r.from.Events(ctx, wire.EventRequest{From: r.next, SoFar: true}, func(e wire.Event) error {
 		r.next = e.Seq + 1
 		if list := r.of[e.Command]; list != nil {
@@ -52,8 +62,8 @@ func (r *refused) read(ctx context.Context) error {
 	})
 }
 
-// begin has the refusals of a command collected.
-func (r *refused) begin(id string) {
+// Begin has the refusals of a command collected, by its request id.
+func (r *Refused) Begin(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.of[id] = &refusals.List{}
@@ -62,9 +72,9 @@ func (r *refused) begin(id string) {
 // eventsWait bounds the reading of the events of a command.
 const eventsWait = 10 * time.Second
 
-// finish returns the refusals of a command that has ended. All of its events are written
+// Finish returns the refusals of a command that has ended. All of its events are written
 // when the supervisor reports the end.
-func (r *refused) finish(id string) []Refusal {
+func (r *Refused) Finish(id string) []Refusal {
 	ctx, cancel := context.WithTimeout(context.Background(), eventsWait)
 	defer cancel()
 	r.mu.Lock()

@@ -78,9 +78,9 @@ func (t *Toolbox) script(ctx context.Context, text string, stdin io.Reader, limi
 	req := wire.ExecRequest{
 		ID: "tool-" + rand.Text(), Argv: append([]string{"sh", "-c", text, "sh"}, args...), Cwd: t.cfg.Dir, Env: t.cfg.Env, Run: t.cfg.Run,
 	}
-	t.refused.begin(req.ID)
+	t.refused.Begin(req.ID)
 	exit, err := t.cfg.Sandbox.Run(ctx, req, wire.Streams{Stdin: stdin, Stdout: stopAt{out, cancel}, Stderr: quiet{said}})
-	refused := t.refused.finish(req.ID)
+	refused := t.refused.Finish(req.ID)
 	if out.cut {
 		return out, nil
 	}

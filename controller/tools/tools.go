@@ -11,7 +11,6 @@ package tools
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentsh/controller/sandbox"
-	"agentsh/internal/refusals"
 )
 
 // Config describes a [Toolbox]. Sandbox and Dir are required.
@@ -38,7 +36,7 @@ type Config struct {
 type Toolbox struct {
 	cfg      Config
 	server   *mcp.Server
-	refused  *refused
+	refused  *Refused
 	commands commands
 	slots    chan struct{} // one for each running command
 	calls    gate
@@ -58,9 +56,9 @@ const instructions = `These tools run commands and work with files in a sandbox 
 
 // New makes the tools of a sandbox. The caller closes them.
 func New(ctx context.Context, cfg Config) (*Toolbox, error) {
-	refused := &refused{from: cfg.Sandbox, of: map[string]*refusals.List{}}
-	if err := refused.read(ctx); err != nil {
-		return nil, fmt.Errorf("read the events of the sandbox: %w", err)
+	refused, err := NewRefused(ctx, cfg.Sandbox)
+	if err != nil {
+		return nil, err
 	}
 	ctx, end := context.WithCancel(context.Background())
 	t := &Toolbox{cfg: cfg, ctx: ctx, end: end, slots: make(chan struct{}, maxRunning), refused: refused}

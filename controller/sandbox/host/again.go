@@ -46,6 +46,66 @@ func StartAgain(args []string) (*Again, error) {
 	return a, nil
 }
 
+// Behind is this program, started once more without a terminal, in a session of its own. It outlives this
+// process.
+type Behind struct {
+	Out, Err *os.File // its standard output and error; the caller closes them
+	cmd      *exec.Cmd
+}
+
+// StartBehind starts this program with other arguments and an input, which it reads to its end.
+func StartBehind(args []string, in []byte) (_ *Behind, err error) {
+	b := &Behind{cmd: &exec.Cmd{
+		Path: "/proc/self/exe", Args: append([]string{os.Args[0]}, args...), Env: os.Environ(), SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}}
+	var theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			_ = f.Close() // the program has copies
+		}
+		if err != nil {
+			err = fmt.Errorf("start this program again: %w", err)
+		}
+	}()
+	pipe := func() (read, write *os.File) {
+		if err == nil {
+			read, write, err = os.Pipe()
+		}
+		return read, write
+	}
+	stdin, send := pipe()
+	out, stdout := pipe()
+	said, stderr := pipe()
+	theirs = []*os.File{stdin, stdout, stderr}
+	if err != nil {
+		return nil, errors.Join(err, send.Close(), out.Close(), said.Close()) // those of nil are errors, too
+	}
+	b.cmd.Stdin, b.cmd.Stdout, b.cmd.Stderr, b.Out, b.Err = stdin, stdout, stderr, out, said
+	if err := b.cmd.Start(); err != nil {
+		return nil, errors.Join(err, send.Close(), out.Close(), said.Close())
+	}
+	go func() { // ends when the program has read it, or has ended
+		_, _ = send.Write(in)
+		_ = send.Close()
+	}()
+	return b, nil
+}
+
+// Signal sends a signal. A program that has ended gets none.
+func (b *Behind) Signal(s os.Signal) { _ = b.cmd.Process.Signal(s) }
+
+// Leave gives the program up: nobody waits for it here.
+func (b *Behind) Leave() error {
+	return errors.Join(b.cmd.Process.Release(), b.Out.Close(), b.Err.Close())
+}
+
+// Wait waits for the end of the program, and returns its exit status.
+func (b *Behind) Wait() int {
+	_ = b.cmd.Wait() // its state has the status
+	_ = errors.Join(b.Out.Close(), b.Err.Close())
+	return b.cmd.ProcessState.ExitCode()
+}
+
 // Ask asks the program to end its work.
 func (a *Again) Ask() { a.once.Do(func() { _ = a.alive.Close() }) }
 

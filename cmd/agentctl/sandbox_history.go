@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/controller/boxes"
+	"agentsh/internal/channel"
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+)
+
+// inSandbox connects to a sandbox for one thing to do.
+func inSandbox(ctx context.Context, name string, do func(*channel.Client) error) error {
+	client, _, err := attachTo(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(do(client), client.Close()); err != nil {
+		return &failure{code: controller.ExitSandbox, err: err}
+	}
+	return nil
+}
+
+func newSandboxSnapshotCommand() *cobra.Command {
+	var name string
+	var list, asJSON bool
+	var forget []string
+	cmd := &cobra.Command{
+		Use:   "snapshot SANDBOX",
+		Short: "Remember the files of a sandbox, to go back to them",
+		Long: `Remember all files below /sandbox as they are, and print the number of the snapshot. Commands
+in the sandbox wait meanwhile. 'agentctl sandbox rollback' goes back to it. A snapshot ends
+with its sandbox: 'agentctl sandbox save' writes a file that others start from.`,
+		Example: "  agentctl sandbox snapshot latest --name clean\n  agentctl sandbox snapshot latest --list",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return inSandbox(cmd.Context(), args[0], func(client *channel.Client) error {
+				h, out := boxes.History{Box: client}, cmd.OutOrStdout()
+				switch {
+				case list:
+					all, err := h.List(cmd.Context())
+					if err != nil {
+						return err
+					}
+					if asJSON {
+						return writeJSON(out, append([]wire.Checkpoint{}, all...))
+					}
+					return printSnapshots(out, all)
+				case len(forget) > 0:
+					return h.Forget(cmd.Context(), forget...)
+				}
+				one, err := h.Create(cmd.Context(), name)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return writeJSON(out, one)
+				}
+				_, err = fmt.Fprintln(out, one.ID)
+				return err
+			})
+		},
+		ValidArgsFunction: completeRuns(hasSandbox),
+	}
+	f := cmd.Flags()
+	f.StringVar(&name, "name", "", "what it is called in the list")
+	f.BoolVar(&list, "list", false, "list the snapshots instead, oldest first")
+	f.StringArrayVar(&forget, "forget", nil, "forget the snapshot `ID` instead; may be given again")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.MarkFlagsMutuallyExclusive("name", "list", "forget")
+	cmd.MarkFlagsMutuallyExclusive("json", "forget")
+	return cmd
+}
+
+// printSnapshots prints a table; without snapshots, nothing.
+func printSnapshots(out io.Writer, list []wire.Checkpoint) error {
+	if len(list) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tMADE\tFILES\tBYTES\tNAME")
+	for _, one := range list {
+		name := text.Visible(one.Name)
+		if one.Unfinished {
+			name += " (a rollback to it was broken off: do it again)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", text.Visible(one.ID), one.Time.Local().Format(time.DateTime), one.Files, one.Bytes, name)
+	}
+	return w.Flush()
+}
+
+func newSandboxRollbackCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "rollback SANDBOX SNAPSHOT",
+		Short: "Make the files of a sandbox what they were at a snapshot",
+		Long: `Make all files below /sandbox what they were at a snapshot, and print what changed. What is
+newer is removed. Commands that have files open keep the old ones.`,
+		Example: "  agentctl sandbox rollback latest 1",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return inSandbox(cmd.Context(), args[0], func(client *channel.Client) error {
+				list, err := boxes.History{Box: client}.Rollback(cmd.Context(), args[1])
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return writeJSON(cmd.OutOrStdout(), append([]boxes.Change{}, list...))
+				}
+				for _, c := range list {
+					fmt.Fprintf(cmd.OutOrStdout(), "%-8s  %s\n", c.Kind, text.Visible(string(c.Path)))
+				}
+				return nil
+			})
+		},
+		ValidArgsFunction: completeRuns(hasSandbox),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list of what changed")
+	return cmd
+}
+
+func newSandboxSaveCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "save SANDBOX FILE",
+		Short: "Save the files of a sandbox, for other sandboxes to start from",
+		Long: `Save the workspace and the home of a sandbox in a file of this machine, without what agentctl
+delivers there. 'agentctl sandbox create --from FILE' puts them into a new sandbox, on any
+backend. The file appears whole or not at all.`,
+		Example: "  agentctl sandbox save latest ready.box",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return inSandbox(cmd.Context(), args[0], func(client *channel.Client) error {
+				size, err := boxes.Save(cmd.Context(), client, args[1])
+				if err != nil || !asJSON {
+					return err
+				}
+				return writeJSON(cmd.OutOrStdout(), map[string]any{"file": args[1], "bytes": size})
+			})
+		},
+		ValidArgsFunction: completeRuns(hasSandbox),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}

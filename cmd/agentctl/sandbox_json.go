@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/controller/boxes"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/foreground"
+)
+
+// runJSON runs a command in a sandbox and prints its result as JSON.
+func (e *sandboxExec) runJSON(cmd *cobra.Command, args []string) error {
+	wrong := func(err error) error { return &failure{code: controller.ExitConfiguration, err: err} }
+	one, streams, err := e.command(cmd, args[1:])
+	if err != nil {
+		return wrong(err)
+	}
+	client, run, err := attachTo(cmd.Context(), args[0])
+	if err != nil {
+		return err
+	}
+	runner := boxes.Runner{Box: client, Dir: e.dir(cmd.Context(), client, run.Workdir)}
+	res, err := runner.Run(cmd.Context(), one, streams)
+	if err = errors.Join(err, client.Close()); err != nil {
+		return &failure{code: controller.ExitSandbox, err: err}
+	}
+	return writeJSON(cmd.OutOrStdout(), res)
+}
+
+// command is the command of a command line, or of --request.
+func (e *sandboxExec) command(cmd *cobra.Command, argv []string) (c boxes.Command, s sandbox.Streams, err error) {
+	if len(argv) > 0 && argv[0] == "--" {
+		argv = argv[1:]
+	}
+	if e.request == "" {
+		if e.timeout < 0 {
+			return c, s, fmt.Errorf("--timeout %s: a time from now on", e.timeout)
+		}
+		c = boxes.Command{Argv: argv, TimeoutSeconds: e.timeout.Seconds()}
+		if c.Env, err = pairs("--env", e.env); err == nil && len(argv) == 0 {
+			err = errors.New("no command")
+		}
+		if !foreground.IsTerminal(cmd.InOrStdin()) {
+			s.Stdin = cmd.InOrStdin()
+		}
+		return c, s, err
+	}
+	if len(argv) > 0 {
+		return c, s, errors.New("--request has the command: leave it out")
+	}
+	var in io.Reader = cmd.InOrStdin()
+	if e.request != "-" {
+		f, err := os.Open(e.request)
+		if err != nil {
+			return c, s, err
+		}
+		defer f.Close()
+		in = f
+	}
+	c, err = boxes.ReadCommand(in)
+	return c, s, err
+}

@@ -1,0 +1,303 @@
+package boxes
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"agentsh/controller"
+)
+
+// Protocol is the version of the protocol.
+const Protocol = 1
+
+// Bounds of a client.
+const (
+	maxLine  = 96 << 20 // bytes of one message: a file of 64 MiB in base64
+	maxCalls = 256      // that run at a time
+	maxDepth = 64       // of nested objects and lists in a message
+)
+
+// Config configures a [Server].
+type Config struct {
+	Version string // of the program
+	// Options are the options of a run for a specification. done is called when the sandbox has ended.
+	Options func(Spec) (o controller.Options, done func(), err error)
+}
+
+// Server serves sandboxes to one client, by JSON-RPC 2.0 with one message a line. All sandboxes end with
+// the stream.
+type Server struct {
+	cfg Config
+	mu  sync.Mutex // a message at a time
+	out io.Writer
+
+	state sync.Mutex
+	boxes map[string]*Box
+	calls map[string]context.CancelCauseFunc // by the id of the request
+	wg    sync.WaitGroup
+}
+
+// message is one message of a client.
+type message struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"` // absent: a notification
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params"`
+}
+
+// answer is one message of the server.
+type answer struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  any             `json:"params,omitempty"`
+	Result  any             `json:"result,omitempty"`
+	Error   *rpcError       `json:"error,omitempty"`
+}
+
+type rpcError struct {
+	Code    int        `json:"code"`
+	Message string     `json:"message"`
+	Data    *errorData `json:"data,omitempty"`
+}
+
+type errorData struct {
+	Hint string `json:"hint,omitempty"`
+	Exit int    `json:"exit_code,omitempty"` // that agentctl has for it
+}
+
+// Codes of errors, as JSON-RPC has them.
+const (
+	codeParse    = -32700
+	codeRequest  = -32600
+	codeMethod   = -32601
+	codeParams   = -32602
+	codeFailed   = -32000
+	codeCanceled = -32800 // as in the Language Server Protocol
+)
+
+// errCanceled is the cause of the end of a call that the client cancels.
+var errCanceled = errors.New("cancelled by the client")
+
+// errEnded is the cause of the end of calls when the stream ends.
+var errEnded = errors.New("the stream of the client has ended")
+
+// Serve serves a client until in ends or ctx does, and deletes its sandboxes. The error is that of the
+// stream, or of a sandbox that could not be deleted.
+func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
+	s := &Server{cfg: cfg, out: out, boxes: map[string]*Box{}, calls: map[string]context.CancelCauseFunc{}}
+	calls, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	read := make(chan error, 1)
+	go func() { read <- s.read(calls, in) }() // ends with in, or with the process
+	var err error
+	select {
+	case err = <-read:
+	case <-ctx.Done():
+	}
+	cancel(errEnded)
+	s.wg.Wait()
+	return errors.Join(err, s.deleteAll(context.WithoutCancel(ctx)))
+}
+
+// read reads messages until the stream ends.
+func (s *Server) read(ctx context.Context, in io.Reader) error {
+	lines := bufio.NewReaderSize(in, 64<<10)
+	for {
+		line, err := readLine(lines)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if errors.Is(err, errLong) {
+			s.fail(nil, codeRequest, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.take(ctx, line)
+	}
+}
+
+var errLong = fmt.Errorf("a message has more than %d bytes", maxLine)
+
+// readLine reads a line without its end. A line that is too long is skipped.
+func readLine(r *bufio.Reader) (line []byte, err error) {
+	long := false
+	for {
+		part, err := r.ReadSlice('\n')
+		if long = long || len(line)+len(part) > maxLine; !long {
+			line = append(line, part...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err != nil && len(line) > 0 && errors.Is(err, io.EOF): // without a line end
+			return line, nil
+		case err != nil:
+			return nil, err
+		case long:
+			return nil, errLong
+		default:
+			return line[:len(line)-1], nil
+		}
+	}
+}
+
+// take starts what a message asks for.
+func (s *Server) take(ctx context.Context, line []byte) {
+	var m message
+	switch {
+	case len(line) == 0:
+		return
+	case tooDeep(line):
+		s.fail(nil, codeRequest, fmt.Errorf("the message has more than %d levels", maxDepth))
+		return
+	}
+	if err := json.Unmarshal(line, &m); err != nil {
+		s.fail(nil, codeParse, err)
+		return
+	}
+	if m.Version != "2.0" || m.Method == "" || len(m.ID) > 200 {
+		s.fail(m.ID, codeRequest, errors.New(`a request has "jsonrpc": "2.0", an id and a method`))
+		return
+	}
+	if len(m.ID) == 0 {
+		s.notified(m)
+		return
+	}
+	key := string(m.ID)
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.state.Lock()
+	_, used := s.calls[key]
+	full := len(s.calls) >= maxCalls
+	if !used && !full {
+		s.calls[key] = cancel
+	}
+	s.state.Unlock()
+	if used || full {
+		cancel(nil)
+		err := fmt.Errorf("at most %d requests run at a time", maxCalls)
+		if used {
+			err = errors.New("a request with this id is running")
+		}
+		s.fail(m.ID, codeRequest, err)
+		return
+	}
+	s.wg.Go(func() {
+		reply := s.answer(ctx, m)
+		s.state.Lock()
+		delete(s.calls, key) // the client may use the id again once it has the answer
+		s.state.Unlock()
+		cancel(nil)
+		s.send(reply)
+	})
+}
+
+// tooDeep reports whether a message has too many levels, before it is decoded.
+func tooDeep(line []byte) bool {
+	depth, text, escaped := 0, false, false
+	for _, c := range line {
+		switch {
+		case escaped:
+			escaped = false
+		case text && c == '\\':
+			escaped = true
+		case c == '"':
+			text = !text
+		case text:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// notified acts on a notification. An unknown one is ignored.
+func (s *Server) notified(m message) {
+	var p struct {
+		ID json.RawMessage `json:"id"`
+	}
+	if m.Method != "cancel" || json.Unmarshal(m.Params, &p) != nil {
+		return
+	}
+	s.state.Lock()
+	cancel := s.calls[string(p.ID)]
+	s.state.Unlock()
+	if cancel != nil {
+		cancel(errCanceled)
+	}
+}
+
+// answer runs a method and returns its answer.
+func (s *Server) answer(ctx context.Context, m message) answer {
+	call, known := methods[m.Method]
+	if !known {
+		return failed(m.ID, codeMethod, fmt.Errorf("there is no method %.60q", m.Method))
+	}
+	result, err := call(s, ctx, request{id: m.ID, params: m.Params})
+	switch {
+	case err == nil:
+		return answer{ID: m.ID, Result: result}
+	case errors.Is(err, errCanceled):
+		return failed(m.ID, codeCanceled, err)
+	case errors.Is(err, errParams):
+		return failed(m.ID, codeParams, err)
+	}
+	return failed(m.ID, codeFailed, err)
+}
+
+// fail sends an error.
+func (s *Server) fail(id json.RawMessage, code int, err error) { s.send(failed(id, code, err)) }
+
+// failed is an answer with an error.
+func failed(id json.RawMessage, code int, err error) answer {
+	e := &rpcError{Code: code, Message: err.Error()}
+	var f *controller.Failure
+	if errors.As(err, &f) {
+		e.Data = &errorData{Hint: f.Hint, Exit: f.Code}
+		for _, p := range f.Problems {
+			e.Message += "\n" + p.String()
+		}
+	}
+	if len(id) == 0 {
+		id = json.RawMessage("null")
+	}
+	return answer{ID: id, Error: e}
+}
+
+// send sends a message. A client that has gone gets none; its stream ends the server.
+func (s *Server) send(a answer) {
+	a.Version = "2.0"
+	data, err := json.Marshal(a)
+	if err != nil {
+		data, _ = json.Marshal(answer{Version: "2.0", ID: a.ID, Error: &rpcError{Code: codeFailed, Message: err.Error()}})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _ = s.out.Write(append(data, '\n'))
+}
+
+// deleteAll deletes the sandboxes that are left.
+func (s *Server) deleteAll(ctx context.Context) error {
+	s.state.Lock()
+	left := s.boxes
+	s.boxes = map[string]*Box{}
+	s.state.Unlock()
+	errs := make(chan error, len(left))
+	for _, b := range left {
+		go func() { errs <- b.Close(ctx) }()
+	}
+	var err error
+	for range left {
+		err = errors.Join(err, <-errs)
+	}
+	return err
+}
