@@ -52,6 +52,8 @@ var ranks = map[string]int{
 	"internal/beneath":               0, // files below a descriptor, through no link
 	"internal/trash":                 1, // the file server saves deleted files, the command restores them
 	"internal/snapshot":              1, // checkpoints, previous content and the store of a user
+	"internal/fsmagic":               0, // both programs look at disks
+	"internal/siginfo":               0, // both programs wait for children
 	"internal/stdio":                 0, // the first messages of a stream, of both programs
 	"internal/resume":                0, // one connection over streams that break
 	"internal/sshcommand":            1, // what sessions of ssh start in a sandbox; knows no policy
@@ -78,6 +80,8 @@ var ranks = map[string]int{
 	"controller/sandbox/local":       2,
 	"controller/sandbox/remote":      3, // keeps its files on this host as local does
 	"controller/sandbox/docker":      4, // a container for each sandbox, in which remote makes it
+	"controller/vmimage":             2, // what virtual machines boot from; starts none
+	"controller/sandbox/vm":          4, // a virtual machine for each sandbox, in which remote makes it
 	"controller/sandbox/sandboxtest": 3, // what every backend must pass; reads audit logs
 	"controller/sandbox/host":        1,
 	"controller/git":                 2, // runs git of the host
@@ -112,6 +116,7 @@ var ranks = map[string]int{
 	"controller/boxes":               5, // sandboxes for programs, by a protocol; the command is beside it
 	"supervisor/host":                5, // serves sessions, lists them and describes the machine
 	"supervisor/place":               6, // makes sandboxes for controllers elsewhere, and serves one
+	"supervisor/guest":               6, // makes a virtual machine, in which place then makes the sandbox
 	"cmd/agentsh/asking":             3, // a person's answers; knows no session
 	"cmd/agentsh/failure":            0, // how a command line ends
 	"cmd/agentsh/discovery":          5, // sessions and what explains them find one policy
@@ -142,6 +147,7 @@ var beside = map[string][]string{
 	"supervisor/netns":         {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
 	"cmd/agentctl":             {"controller/report", "controller/batch", "controller/boxes"},
 	"controller/report":        {"controller/batch"},
+	"supervisor/guest":         {"supervisor/place"},
 	"controller/attach":        {"controller/record"},
 	"controller/agenthost":     {"controller/tools"},
 
@@ -164,6 +170,9 @@ var owners = map[string][]string{
 
 	"github.com/google/go-containerregistry": {"controller/image"},
 	"github.com/moby/moby":                   {"controller/sandbox/docker"},
+	"github.com/Microsoft/hcsshim":           {"controller/vmimage"},
+	"github.com/ulikunitz/xz":                {"controller/vmimage"},
+	"github.com/klauspost/compress":          {"controller/vmimage"},
 	"github.com/coder/websocket":             {"internal/socket"},
 	"github.com/mdlayher/vsock":              {"internal/socket"},
 	// It would make agentsh larger than it may be: doc/decisions/0048.
@@ -172,6 +181,7 @@ var owners = map[string][]string{
 		"supervisor/launch",
 		"controller/sandbox/local",
 		"controller/sandbox/remote",
+		"controller/sandbox/vm",
 		"controller/sandbox/host",
 		"internal/testenv",
 		"packaging/release",

@@ -17,6 +17,7 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/guest"
 	"agentsh/supervisor/host"
 	"agentsh/supervisor/imageroot"
 	"agentsh/supervisor/place"
@@ -46,7 +47,7 @@ asked to end.`
 func newServeCommand() *cobra.Command {
 	var stream, bootstrap, lease int
 	var config, socket, placed, listen, key string
-	var overStdio bool
+	var overStdio, first bool
 	var container time.Duration
 	var root imageroot.Options
 	cmd := &cobra.Command{
@@ -56,6 +57,9 @@ func newServeCommand() *cobra.Command {
 		Long:    serveText,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if first {
+				guest.Run(cmd.Context(), version)
+			}
 			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
 			if err == nil {
 				operator, _, err = host.InContainer(operator)
@@ -118,6 +122,8 @@ func newServeCommand() *cobra.Command {
 	_ = cmd.Flags().MarkHidden("place") // of this program alone; fails for an unknown flag only
 	cmd.Flags().DurationVar(&container, "container", 0, "process 1 of a container of agentctl: end after `DURATION` without a sandbox")
 	_ = cmd.Flags().MarkHidden("container") // agentctl alone uses it
+	cmd.Flags().BoolVar(&first, "init", false, "process 1 of a virtual machine of agentctl")
+	_ = cmd.Flags().MarkHidden("init") // agentctl alone uses it
 	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")
 	cmd.Flags().IntVar(&bootstrap, "bootstrap-fd", 0, "descriptor `N` from which the session is described")
 	cmd.Flags().IntVar(&lease, "lease-fd", 0, "descriptor `N` that stays open until the session ends")
@@ -131,7 +137,7 @@ func newServeCommand() *cobra.Command {
 
 // excludeServes rejects flags of two ways to serve.
 func excludeServes(cmd *cobra.Command) {
-	ways := []string{"socket", "stdio", "listen", "place", "container"}
+	ways := []string{"socket", "stdio", "listen", "place", "container", "init"}
 	for _, other := range []string{"image-root", "stream-fd", "bootstrap-fd"} {
 		for _, one := range ways {
 			cmd.MarkFlagsMutuallyExclusive(one, other)

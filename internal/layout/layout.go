@@ -82,3 +82,10 @@ func Reserved(name string) bool {
 func ReservedName(name string) bool {
 	return slices.Contains([]string{"bin", path.Base(AgentInput), path.Base(Output), path.Base(Feedback)}, name)
 }
+
+// Paths of the initramfs of a virtual machine. Process 1 removes them.
+const (
+	MachineFile    = "/machine.json" // describes the machine, with its keys
+	MachineModules = "/modules"      // modules of the kernel, in the order of their names
+	MachineProgram = "/agentsh"      // process 1
+)

@@ -39,7 +39,7 @@ func ReadKey(name string) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newKey(secret)
+	return NewKey(secret)
 }
 
 // ReadSecret reads a secret from a file: at least 32 random bytes in base64. Only its owner,
@@ -74,7 +74,11 @@ func ReadSecret(name string) ([]byte, error) {
 	return secret, nil
 }
 
-func newKey(secret []byte) (*Key, error) {
+// NewKey makes a key of a secret: at least 32 random bytes.
+func NewKey(secret []byte) (*Key, error) {
+	if len(secret) < minKey {
+		return nil, fmt.Errorf("key: %d bytes, at least %d", len(secret), minKey)
+	}
 	k := &Key{}
 	for use, pair := range map[string]*ed25519.PrivateKey{"agentsh place": &k.place, "agentsh controller": &k.controller} {
 		seed, err := hkdf.Key(sha256.New, secret, nil, use, ed25519.SeedSize)

@@ -75,6 +75,8 @@ func listenOn(ctx context.Context, scheme, rest string) (net.Listener, error) {
 			return nil, err
 		}
 		return vsockListener{l}, nil
+	case "serial": // of a virtual machine, see serve --init
+		return listenSerial(rest)
 	case "ws":
 		l, err := lc.Listen(ctx, "tcp", rest)
 		if err != nil {

@@ -410,16 +410,18 @@ func startChild(cmd *exec.Cmd) (*child, error) {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := watchExecve(cmd.Start)
+		err := watchExecve(func() error { return own.start(cmd) })
 		if cmd.Process != nil {
 			c.proc, c.pid = cmd.Process, cmd.Process.Pid
 			if err != nil {
 				_ = cmd.Wait() // it was killed
+				own.forget(c.pid)
 			}
 		}
 		started <- err
 		if err == nil {
 			c.err = cmd.Wait()
+			own.forget(c.pid)
 			close(c.done)
 		}
 	}()

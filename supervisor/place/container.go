@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/socket"
 	"agentsh/supervisor/cgroup"
+	"agentsh/supervisor/launch"
 )
 
 // containerLook is the interval at which process 1 of a container looks for sandboxes.
@@ -22,6 +23,28 @@ const containerLook = time.Second
 // reaps processes. It ends, and with it the container, when there was no sandbox for the
 // time idle, or when ctx ends.
 func ServeContainer(ctx context.Context, o Options, idle time.Duration) error {
+	return newPlaces(o).first(ctx, idle, reap)
+}
+
+// ServeMachine is process 1 of a virtual machine that a controller made for one sandbox. It
+// answers the streams that arrive at a listener, which it closes, and reaps processes. It
+// ends when there was no sandbox for the time idle, or when ctx ends.
+func ServeMachine(ctx context.Context, l *socket.Listener, o Options, idle time.Duration) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		served <- ServeListener(ctx, l, o)
+		cancel()
+	}()
+	err := newPlaces(o).first(ctx, idle, launch.ReapOthers)
+	cancel()
+	return errors.Join(err, <-served)
+}
+
+// first is what the first process of a container or machine does until its end. reap
+// takes the exit status of processes that have ended.
+func (p *places) first(ctx context.Context, idle time.Duration, reap func()) error {
 	if idle <= 0 {
 		return fmt.Errorf("%s without a sandbox: a positive duration", idle)
 	}
@@ -30,14 +53,13 @@ func ServeContainer(ctx context.Context, o Options, idle time.Duration) error {
 	defer signal.Stop(ended)
 	look := time.NewTicker(containerLook)
 	defer look.Stop()
-	p := &places{Options: o, dir: filepath.Join(filepath.Dir(o.State.Sandboxes()), dirName)}
 	for until := time.Now().Add(idle); time.Now().Before(until); {
 		reap()
 		used, alive := p.used()
 		switch {
 		case alive:
 			until = time.Now().Add(idle)
-		case used: // the sandbox of this container has ended: its last messages are on their way
+		case used: // its sandbox has ended: its last messages are on their way
 			until = earlier(until, time.Now().Add(farewell))
 		}
 		select {

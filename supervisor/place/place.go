@@ -16,7 +16,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -40,6 +39,7 @@ type Options struct {
 	Config   string    // configuration file of the supervisor; empty: its default
 	Messages io.Writer // gets the messages of the supervisor
 	Hidden   []string  // files that commands in sandboxes never see
+	Program  string    // path of this program; empty: that by which it was started
 }
 
 // Stream is the stream of a controller.
@@ -81,7 +81,7 @@ func answer(ctx context.Context, s Stream, o Options) error {
 	if err != nil {
 		return fmt.Errorf("request of the controller: %w", err)
 	}
-	p := &places{Options: o, dir: filepath.Join(filepath.Dir(o.State.Sandboxes()), dirName)}
+	p := newPlaces(o)
 	if err := p.open(req); err != nil {
 		if req.Op == wire.PlaceCollect {
 			return err

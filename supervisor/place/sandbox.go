@@ -27,6 +27,10 @@ type places struct {
 	dir string
 }
 
+func newPlaces(o Options) *places {
+	return &places{Options: o, dir: filepath.Join(filepath.Dir(o.State.Sandboxes()), dirName)}
+}
+
 // names matches valid names of sandboxes and owners.
 var names = lazy.Regexp(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 

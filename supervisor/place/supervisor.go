@@ -58,7 +58,7 @@ func (p *places) start(b *sandbox, boot wire.Bootstrap, messages *os.File) (_ ne
 	if p.Config != "" {
 		argv = append(argv, "--config", p.Config)
 	}
-	server, err := launch.StartDetached("", argv, messages, []launch.Donation{
+	server, err := launch.StartDetached(p.Program, argv, messages, []launch.Donation{
 		{Name: donatedBoot, File: description}, {Name: donatedStream, File: theirs}, {Name: donatedLease, File: b.lease},
 	})
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/siginfo"
 )
 
 // The guard is this program started as guardName, between the controller and
@@ -183,7 +185,7 @@ func peekDead() (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		return siginfoPID(&info), nil
+		return siginfo.PID(&info), nil
 	}
 }
 
