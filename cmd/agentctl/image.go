@@ -1,0 +1,102 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/controller/vmimage"
+	"agentsh/internal/text"
+)
+
+func newImageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Make images of virtual machines",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newImageBuildCommand())
+	return cmd
+}
+
+func newImageBuildCommand() *cobra.Command {
+	var o vmimage.BuildOptions
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "build [SOURCE]",
+		Short: "Make an image for the backend vm",
+		Long: `build makes a directory from which virtual machines of the backend vm boot: a
+kernel with the modules that sandboxes need, and a root disk of the files of SOURCE.
+
+SOURCE is a directory with a root file system, an OCI image layout, or an archive of
+docker save or of plain files, which may be compressed by gzip. Without SOURCE the image
+has no root disk. Its machines then have no files but those of the run.
+
+Owners, modes, hard links and capabilities of programs stay as they are. build needs
+neither root nor another program. Of a directory it must be able to read all files.
+
+The kernel is one that a package of a distribution installs, or another one that has
+virtio, FUSE, overlayfs and virtual sockets or virtio-serial: see doc/platforms/vm.md.`,
+		Example: "  agentctl image build app.tar --kernel /boot/vmlinuz-6.12.0-cloud-amd64 --output images/app",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.Kernel == "" || o.Output == "" {
+				return errors.New("name the kernel with --kernel, and the directory of the image with --output")
+			}
+			if len(args) > 0 {
+				o.Source = args[0]
+			}
+			made, err := vmimage.Build(cmd.Context(), o)
+			if err != nil {
+				return &failure{code: controller.ExitConfiguration, err: err}
+			}
+			return printImage(cmd, made, asJSON)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Kernel, "kernel", "", "`FILE` of the kernel, such as /boot/vmlinuz-VERSION")
+	flags.StringVar(&o.Modules, "modules", "",
+		"`DIR` of its modules (default: /lib/modules/VERSION, where the kernel's own directory has one)")
+	flags.StringVar(&o.Output, "output", "", "`DIR` to make")
+	flags.BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}
+
+// builtImage describes an image in JSON.
+type builtImage struct {
+	Path      string `json:"path"`
+	Kernel    string `json:"kernel"`
+	Arch      string `json:"arch"`
+	Modules   int    `json:"modules"` // that can be loaded
+	RootBytes int64  `json:"root_bytes,omitempty"`
+	Digest    string `json:"digest,omitempty"` // of the root disk
+}
+
+func printImage(cmd *cobra.Command, made vmimage.Image, asJSON bool) error {
+	path, err := filepath.Abs(made.Path)
+	if err != nil {
+		return err
+	}
+	b := builtImage{Path: path, Kernel: made.Kernel.Release, Arch: made.Kernel.Arch, Modules: len(made.Modules.Loaded), Digest: made.Digest}
+	if made.Root != "" {
+		info, err := os.Stat(made.Root)
+		if err != nil {
+			return err
+		}
+		b.RootBytes = info.Size()
+	}
+	if asJSON {
+		return writeJSON(cmd.OutOrStdout(), b)
+	}
+	out := cmd.OutOrStdout()
+	fmt.Fprintf(out, "%s: kernel %s (%s), %d modules\n", text.Visible(b.Path), text.Visible(b.Kernel), b.Arch, b.Modules)
+	if b.RootBytes > 0 {
+		fmt.Fprintf(out, "root disk of %d MiB, %s\n", b.RootBytes>>20, b.Digest)
+	}
+	return nil
+}
