@@ -58,8 +58,10 @@ func openStore(files Files, p *policy.Policy, session string) (*store, error) {
 	if limits == (trash.Limits{}) {
 		limits = trash.DefaultLimits
 	}
-	if st.trash, err = all.TrashLeft(limits); err != nil {
-		return nil, err
+	if st.softDeletes { // else there is no trash, and what others hold need not be counted
+		if st.trash, err = all.TrashLeft(limits); err != nil {
+			return nil, err
+		}
 	}
 	st.Session, err = all.NewSession(snapshot.Record{
 		Session: session, Policy: p.Name(), Workspace: files.Governed, Started: time.Now(),

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// maxSessions limits the stored sessions whose trash is empty.
+// maxSessions is how many sessions whose trash is empty are left by a sweep.
 const maxSessions = 100
 
 // Store is the directory in which the sessions of one user store states of
@@ -72,8 +73,8 @@ type Session struct {
 	lock *os.File // of the session itself; nil: only looked at
 }
 
-// NewSession creates the directory of a new session and removes old sessions
-// with an empty trash. [ErrFrozen] is in the chain of the error if the
+// NewSession creates the directory of a new session, and now and then removes old
+// sessions with an empty trash. [ErrFrozen] is in the chain of the error if the
 // workspace is frozen for a checkpoint or a rollback.
 func (s *Store) NewSession(r Record) (*Session, error) {
 	if !sessionID().MatchString(r.Session) {
@@ -153,13 +154,32 @@ func (s *Store) Sessions() ([]*Session, error) {
 	return out, nil
 }
 
-// removeOld removes all but the newest sessions. It leaves running sessions and
-// those with files in their trash.
+// sweepEvery is how many sessions are added before old ones are looked for again. To read
+// the records of a hundred takes longer than everything else that a new session stores.
+const sweepEvery = 25
+
+// sweptName is the file with the number of sessions that the last sweep left.
+const sweptName = "swept"
+
+// removeOld removes all but the newest sessions when sweepEvery have been added. It leaves
+// running sessions and those with files in their trash.
 func (s *Store) removeOld() error {
+	entries, err := os.ReadDir(filepath.Join(s.dir, "sessions"))
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	left := 0
+	if text, err := os.ReadFile(filepath.Join(s.dir, sweptName)); err == nil {
+		left, _ = strconv.Atoi(string(text)) // a damaged file: there is one more sweep
+	}
+	if len(entries) <= max(maxSessions, left)+sweepEvery {
+		return nil
+	}
 	all, err := s.Sessions()
 	if err != nil {
 		return err
 	}
+	left = len(all)
 	for _, one := range all[:max(0, len(all)-maxSessions)] {
 		if one.Running() {
 			continue
@@ -170,6 +190,10 @@ func (s *Store) removeOld() error {
 		if err := os.RemoveAll(one.dir); err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
+		left--
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, sweptName), []byte(strconv.Itoa(left)), 0o600); err != nil {
+		return fmt.Errorf("store: %w", err)
 	}
 	return nil
 }

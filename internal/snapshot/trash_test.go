@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -173,10 +174,13 @@ func TestOldSessionsWithoutFilesAreRemoved(t *testing.T) {
 	running, err := store.NewSession(Record{Session: "running", Started: time.Now()})
 	must(t, err)
 	defer running.Close()
-	for i := range maxSessions + 2 {
-		one, err := store.NewSession(Record{Session: "s" + string(rune('A'+i/26)) + string(rune('A'+i%26)), Started: time.Now()})
+	begin := func(n int) {
+		one, err := store.NewSession(Record{Session: fmt.Sprintf("s%03d", n), Started: time.Now()})
 		must(t, err)
 		must(t, one.Close())
+	}
+	for n := range maxSessions + sweepEvery - 1 {
+		begin(n)
 	}
 	all, err := store.Sessions()
 	must(t, err)
@@ -184,7 +188,13 @@ func TestOldSessionsWithoutFilesAreRemoved(t *testing.T) {
 	for _, one := range all {
 		names = append(names, one.Session)
 	}
-	if len(all) != maxSessions+2 || names[0] != "full" || names[1] != "running" || slices.Contains(names, "sAA") {
+	if len(all) != maxSessions+2 || names[0] != "full" || names[1] != "running" || slices.Contains(names, "s000") {
 		t.Errorf("%d sessions: %v", len(all), names)
+	}
+	for n := range 4 * sweepEvery {
+		begin(1000 + n)
+	}
+	if all, err = store.Sessions(); err != nil || len(all) < maxSessions+2 || len(all) > maxSessions+2+sweepEvery {
+		t.Errorf("%d sessions later, %v", len(all), err)
 	}
 }
