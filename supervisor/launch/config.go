@@ -87,8 +87,11 @@ const (
 	Symlink             // a symbolic link to Source
 	Mask                // covers a file or directory by an empty one; a missing one is ignored
 	Rebind              // Source is a path inside the new root
-	Overlay             // layers of the machine named by Options, as lowerdir=A:B
+	Overlay             // layers named by Options, as lowerdir=A:B; of the machine, or one below [InRoot]
 )
+
+// InRoot begins the first layer of an Overlay that lies in the new root.
+const InRoot = "@root"
 
 // Mount is one step of building the new root.
 type Mount struct {

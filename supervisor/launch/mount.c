@@ -147,6 +147,21 @@ static void attach_with(int mnt, uint64_t attrs, int recursive, const char *targ
 
 /* -- file systems -- */
 
+/* What begins the path of a layer in the new root: launch.InRoot. That root is mounted over
+   the one that paths of the init begin at, so it has no path but its descriptor's. */
+#define IN_ROOT "@root/"
+
+/* The value of an option. buf is for one with IN_ROOT. */
+static const char *option_value(const char *value, char *buf, size_t size)
+{
+	if (strncmp(value, IN_ROOT, strlen(IN_ROOT)) != 0)
+		return value;
+	int n = snprintf(buf, size, "/proc/self/fd/%d/%s", S.root, value + strlen(IN_ROOT));
+	if (n < 0 || (size_t)n >= size)
+		die(ENAMETOOLONG, "mount option", value);
+	return buf;
+}
+
 /* A file system context with its options ("name" or "name=value"). */
 static int configure(const char *type, const char *target, const char *const *options, uint32_t n)
 {
@@ -154,14 +169,15 @@ static int configure(const char *type, const char *target, const char *const *op
 	if (fs < 0)
 		die(errno, "open file system", type);
 	for (uint32_t i = 0; i < n; i++) {
-		char key[64];
+		char key[64], value[PATH_MAX];
 		const char *eq = strchr(options[i], '=');
 		size_t len = eq ? (size_t)(eq - options[i]) : strlen(options[i]);
 		if (len == 0 || len >= sizeof key)
 			die(EINVAL, "mount option", options[i]);
 		memcpy(key, options[i], len);
 		key[len] = 0;
-		if (syscall(SYS_fsconfig, fs, eq ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, key, eq ? eq + 1 : NULL, 0) < 0)
+		if (syscall(SYS_fsconfig, fs, eq ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, key,
+		            eq ? option_value(eq + 1, value, sizeof value) : NULL, 0) < 0)
 			die(errno, "mount option", options[i]);
 	}
 	if (syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0) {

@@ -116,7 +116,7 @@ func (n *namespaces) mounts(p *policy.Policy, plan *Plan, files Files) ([]launch
 	if err != nil {
 		return nil, err
 	}
-	out = append(out, session...)
+	out = append(append(out, session...), launch.Mount{Kind: launch.Proc, Target: staged})
 	shells, err := realShells(plan)
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (n *namespaces) mounts(p *policy.Policy, plan *Plan, files Files) ([]launch
 	return out, nil
 }
 
-// treeMounts returns the mounts of the machine's trees, /proc and /dev.
+// treeMounts returns the mounts of the machine's trees, and /dev.
 func (v *Plan) treeMounts() []launch.Mount {
 	var out []launch.Mount
 	for _, b := range v.binds {
@@ -143,7 +143,7 @@ func (v *Plan) treeMounts() []launch.Mount {
 			out = append(out, o.mount())
 		}
 	}
-	return append(out, launch.Mount{Kind: launch.Proc, Target: "/proc"}, launch.Mount{Kind: launch.Dev, Target: "/dev"})
+	return append(out, launch.Mount{Kind: launch.Dev, Target: "/dev"})
 }
 
 // fuseOptions makes the kernel check permissions of served files. It also gives

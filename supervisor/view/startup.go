@@ -43,13 +43,17 @@ func (f sessionFiles) shown(name string) bool {
 	return slices.ContainsFunc(f.plan.binds, func(b bind) bool { return Below(name, b.path) })
 }
 
+// staged is where the new root has the files of the session, until /proc is mounted there.
+// They are bound from it before. So they need no disk, and have no other name.
+const staged = "/proc"
+
 // replace binds a file of the session over one of the machine.
-func (f sessionFiles) replace(name, target string, data []byte) (launch.Mount, error) {
-	source := filepath.Join(f.State, path.Base(name))
-	if err := os.WriteFile(source, data, 0o644); err != nil {
-		return launch.Mount{}, fmt.Errorf("session file %s: %w", name, err)
+func (f sessionFiles) replace(name, target string, data []byte) []launch.Mount {
+	source := path.Join(staged, path.Base(name))
+	return []launch.Mount{
+		{Kind: launch.File, Target: source, Data: data, Mode: 0o644},
+		{Kind: launch.Rebind, Source: source, Target: target, ReadOnly: true, NoExec: true},
 	}
-	return launch.Mount{Kind: launch.Bind, Source: source, Target: target, ReadOnly: true, NoExec: true}, nil
 }
 
 // accounts replace the files of users and groups.
@@ -63,11 +67,7 @@ func (f sessionFiles) accounts() ([]launch.Mount, error) {
 		if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 			continue // a minimal image: there is nothing to cover in a read-only tree
 		}
-		m, err := f.replace(name, name, data)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, m)
+		out = append(out, f.replace(name, name, data)...)
 	}
 	return out, nil
 }
@@ -91,8 +91,7 @@ func (f sessionFiles) hosts() ([]launch.Mount, error) {
 	if n := len(data); n > 0 && data[n-1] != '\n' {
 		data = append(data, '\n')
 	}
-	m, err := f.replace(name, at, fmt.Appendf(data, "127.0.0.1 %s\n", layout.HostName))
-	return []launch.Mount{m}, err
+	return f.replace(name, at, fmt.Appendf(data, "127.0.0.1 %s\n", layout.HostName)), nil
 }
 
 // resolver replaces the configuration of the C library's resolver. See
@@ -110,8 +109,7 @@ func (f sessionFiles) resolver() ([]launch.Mount, error) {
 	if err != nil {
 		return nil, fmt.Errorf("session file %s: %w", name, err)
 	}
-	m, err := f.replace(name, at, f.files.Resolver)
-	return []launch.Mount{m}, err
+	return f.replace(name, at, f.files.Resolver), nil
 }
 
 // startup returns the mounts of the startup script and, if requested, of this
@@ -123,13 +121,16 @@ func (f sessionFiles) startup() ([]launch.Mount, error) {
 		}
 		return nil, nil
 	}
-	out := []launch.Mount{f.startupMount()}
-	if f.Program || f.Helper {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("program of the session: %w", err)
-		}
-		out = append(out, launch.Mount{Kind: launch.Bind, Source: self, Target: layout.Program, ReadOnly: true})
+	if !f.Program && !f.Helper {
+		return f.startupStaged(), nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("program of the session: %w", err)
+	}
+	out := []launch.Mount{
+		f.startupMount(launch.Bind, startupFiles(f.State), f.State),
+		{Kind: launch.Bind, Source: self, Target: layout.Program, ReadOnly: true},
 	}
 	return out, f.writeStartup()
 }
@@ -142,11 +143,21 @@ func startupFiles(state string) string { return filepath.Join(state, layout.Libr
 // at [layout.Refusals].
 func RefusalsFile(state string) string { return filepath.Join(state, layout.Refusals) }
 
-// startupMount shows the script's directory: over the installed one, or by an
-// overlay of its parent if it is not installed.
-func (f sessionFiles) startupMount() launch.Mount {
+// startupStaged makes what startupMount shows in the new root, and shows it.
+func (f sessionFiles) startupStaged() []launch.Mount {
+	dir := path.Join(staged, layout.Library)
+	out := []launch.Mount{{Kind: launch.Dir, Target: dir, Mode: 0o755}}
+	for _, file := range f.startupContents() {
+		out = append(out, launch.Mount{Kind: launch.File, Target: path.Join(dir, path.Base(file.name)), Data: file.data, Mode: 0o644})
+	}
+	return append(out, f.startupMount(launch.Rebind, dir, launch.InRoot+staged))
+}
+
+// startupMount shows the script's directory, which is source: over the installed one, or by
+// an overlay of its parent if it is not installed. root has the parents of source.
+func (f sessionFiles) startupMount(kind launch.Kind, source, root string) launch.Mount {
 	if info, err := os.Stat(layout.Library); err == nil && info.IsDir() {
-		return launch.Mount{Kind: launch.Bind, Source: startupFiles(f.State), Target: layout.Library, ReadOnly: true, NoExec: true}
+		return launch.Mount{Kind: kind, Source: source, Target: layout.Library, ReadOnly: true, NoExec: true}
 	}
 	over := filepath.Dir(layout.Library)
 	if _, err := os.Stat(over); errors.Is(err, fs.ErrNotExist) {
@@ -156,42 +167,45 @@ func (f sessionFiles) startupMount() launch.Mount {
 		Kind:     launch.Overlay,
 		Target:   over,
 		ReadOnly: true,
-		Options:  []string{"lowerdir=" + filepath.Join(f.State, over) + ":" + over},
+		Options:  []string{"lowerdir=" + filepath.Join(root, over) + ":" + over},
 	}
 }
 
-// writeStartup writes what startupMount shows: the script, the settings of git, the
-// certificates, and an empty file over which this program is mounted.
+// startupFile is one of the files beside the startup script.
+type startupFile struct {
+	what, name string
+	data       []byte
+}
+
+// startupContents are the script, the settings of git, the certificates, and empty files over
+// which this program and what it reads are mounted.
+func (f sessionFiles) startupContents() []startupFile {
+	out := []startupFile{
+		{"startup script", layout.StartupScript, []byte(agentsh.BashStartup)},
+		{"settings of git", layout.GitConfig, f.files.GitConfig},
+	}
+	if f.Program || f.Helper {
+		out = append(out, startupFile{"program of the session", layout.Program, nil})
+	}
+	if f.Program {
+		out = append(out, startupFile{"refusals of the session", layout.Refusals, nil})
+	}
+	if f.files.Certificates != nil {
+		out = append(out, startupFile{"certificates of the session", layout.CABundle, f.files.Certificates})
+	}
+	return out
+}
+
+// writeStartup writes startupContents to the state directory: for a session without mounts of
+// its own, and for one with [RefusalsFile], which changes while it is shown.
 func (f sessionFiles) writeStartup() error {
 	dir := startupFiles(f.State)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("startup script: %w", err)
 	}
-	write := func(what, name string, data []byte) error {
-		if err := os.WriteFile(filepath.Join(dir, path.Base(name)), data, 0o644); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
-	}
-	if err := write("startup script", layout.StartupScript, []byte(agentsh.BashStartup)); err != nil {
-		return err
-	}
-	if err := write("settings of git", layout.GitConfig, f.files.GitConfig); err != nil {
-		return err
-	}
-	if f.Program || f.Helper {
-		if err := write("program of the session", layout.Program, nil); err != nil {
-			return err
-		}
-	}
-	if f.Program {
-		if err := write("refusals of the session", layout.Refusals, nil); err != nil {
-			return err
-		}
-	}
-	if f.files.Certificates != nil {
-		if err := write("certificates of the session", layout.CABundle, f.files.Certificates); err != nil {
-			return err
+	for _, file := range f.startupContents() {
+		if err := os.WriteFile(filepath.Join(dir, path.Base(file.name)), file.data, 0o644); err != nil {
+			return fmt.Errorf("%s: %w", file.what, err)
 		}
 	}
 	return os.Chmod(f.State, 0o711) // the user namespace's user looks the script up below it
