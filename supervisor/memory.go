@@ -7,6 +7,17 @@ import (
 	"time"
 )
 
+// startHeapPercent is GOGC until a process has been at work for a quiet period: a start
+// allocates a few MiB, and its one collection would cost more than all of it. What was not
+// collected is returned when the process is quiet.
+const startHeapPercent = 400
+
+// laterHeapPercent is what GOGC is after that.
+var laterHeapPercent = 100
+
+// delayCollection is for a process that has just started.
+func delayCollection() { laterHeapPercent = debug.SetGCPercent(startHeapPercent) }
+
 // returnMemoryWhenQuiet has this process return unused memory to the kernel
 // whenever it allocates little, until it ends. The Go runtime by itself retains
 // 4 MiB for the next burst. An idle session needs a quarter of that, and each
@@ -14,7 +25,12 @@ import (
 var returnMemoryWhenQuiet = sync.OnceFunc(func() {
 	go func() {
 		heap := newHeapWatch()
+		started := false
 		for range time.Tick(quietPeriod) {
+			if !started {
+				started = true
+				debug.SetGCPercent(laterHeapPercent)
+			}
 			if heap.quiet() {
 				debug.FreeOSMemory()
 			}

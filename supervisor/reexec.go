@@ -14,6 +14,7 @@ import (
 // detection tries things, and then never returns. The session's first process
 // does not come this far.
 func Reexec() {
+	delayCollection()
 	if len(os.Args) != 1 {
 		return
 	}
