@@ -336,7 +336,7 @@ func (s *Session) startLoop() error {
 	if err != nil {
 		return err
 	}
-	first, err := makeRules(s.cfg.Policy, s.confined, deniedIn(root, s.cfg), s.cfg.Environment.Inject)
+	first, err := makeRules(s.cfg.Policy, s.confined, s.deniedIn(root), s.cfg.Environment.Inject)
 	if err != nil {
 		return errors.Join(err, root.Close())
 	}
@@ -352,8 +352,13 @@ func (s *Session) startLoop() error {
 }
 
 // deniedIn says where the files of denied programs are looked for.
-func deniedIn(root *os.File, cfg Config) notify.Root {
-	return notify.Root{Dir: root, Path: strings.Split(cfg.Environment.Path, ":")}
+func (s *Session) deniedIn(root *os.File) notify.Root {
+	r := notify.Root{Dir: root, Path: strings.Split(s.cfg.Environment.Path, ":")}
+	if dir := s.store.path(); dir != "" {
+		r.Cache = filepath.Join(dir, "programs")
+		r.Mounts = fmt.Sprintf("/proc/%d/mountinfo", s.confined.Observer(s.init.PID()))
+	}
+	return r
 }
 
 // socketCalls say how the notification loop answers calls about sockets.

@@ -376,6 +376,15 @@ func (h *Handle) nameIn(root *os.File) error {
 // Refresh reads the file's status again.
 func (h *Handle) Refresh() error { return unix.Fstat(h.fd, &h.Stat) }
 
+// Entry returns the status of a name in a directory, and the text of a symbolic link. It
+// follows none.
+func (h *Handle) Entry(name string) (st unix.Stat_t, text string, err error) {
+	if err = unix.Fstatat(h.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		text, err = readlinkat(h.fd, name)
+	}
+	return st, text, err
+}
+
 // ReadDir lists a directory.
 func (h *Handle) ReadDir() ([]os.DirEntry, error) {
 	fd, err := unix.Openat(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -33,6 +33,10 @@ type Identities struct {
 type Root struct {
 	Dir  *os.File // the root directory; the caller keeps it open and closes it
 	Path []string // absolute directories with programs
+
+	// Cache is a file that no command can see, in which listings of directories are kept for
+	// the next session; empty: none. Mounts is the mountinfo of the commands' mounts.
+	Cache, Mounts string
 }
 
 // FileIdentity is what is known about a file besides its own path.
@@ -89,14 +93,14 @@ func (ids *Identities) build(denied []string) error {
 	if err != nil {
 		return err
 	}
-	dirs := directories{ids: ids, programs: programs, read: map[fileID][]*entry{}}
+	dirs := directories{ids: ids, programs: programs, read: map[fileID][]*entry{}, known: openPrograms(ids.root)}
 	for _, dir := range ids.root.Path {
-		entries, err := dirs.list(dir)
+		entries, err := dirs.list(dir, false)
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
-			if err := ids.addEntry(e, path.Join(dir, e.name), programs); err != nil {
+			if err := dirs.addEntry(e, path.Join(dir, e.name)); err != nil {
 				return err
 			}
 		}
@@ -107,7 +111,7 @@ func (ids *Identities) build(denied []string) error {
 		}
 	}
 	for _, dir := range loaderDirs {
-		entries, err := dirs.list(dir)
+		entries, err := dirs.list(dir, true)
 		if err != nil {
 			return err
 		}
@@ -120,6 +124,7 @@ func (ids *Identities) build(denied []string) error {
 			}
 		}
 	}
+	dirs.known.save()
 	return nil
 }
 
@@ -173,21 +178,24 @@ type directories struct {
 	programs *deniedPrograms
 	read     map[fileID][]*entry
 	entries  int // in all of them
+	known    *listings
 }
 
 // entry is a file or a link in a directory that may be of interest.
 type entry struct {
-	name   string
-	link   bool
+	*programName
+	list *listing
+
 	denied bool // by its name
 	multi  bool // a multi-call program
 
-	target   *fileID // of a link; zero: no regular file. nil: not known yet
+	resolved bool // a link's target is known
 	original *original
 }
 
-// list returns the entries of a directory; one that is missing has none.
-func (d *directories) list(dir string) ([]*entry, error) {
+// list returns the entries of a directory; one that is missing has none. loaders: no others
+// are of interest.
+func (d *directories) list(dir string, loaders bool) ([]*entry, error) {
 	h, err := target.ResolveIn(d.ids.root.Dir, dir)
 	if absent(err) {
 		return nil, nil
@@ -200,21 +208,19 @@ func (d *directories) list(dir string) ([]*entry, error) {
 	if known, is := d.read[at]; is {
 		return known, nil
 	}
-	found, err := h.ReadDir()
-	if err != nil && !absent(err) {
+	found, err := d.known.list(dir, h, loaders)
+	if err != nil {
 		return nil, err
 	}
-	if d.entries += len(found); d.entries > maxEntries {
+	if d.entries += len(found.names); d.entries > maxEntries {
 		return nil, fmt.Errorf("more than %d files in the directories of PATH", maxEntries)
 	}
 	var entries []*entry
-	for _, f := range found {
-		name := f.Name()
-		e := entry{
-			name: name, link: f.Type()&os.ModeSymlink != 0,
-			denied: d.programs.names[name] || matches(d.programs.patterns, name), multi: policy.MultiCallName(name),
-		}
-		if !f.IsDir() && (e.link || e.denied || e.multi || len(d.programs.paths) > 0 || loader(name)) {
+	for i := range found.names {
+		e := entry{programName: &found.names[i], list: found}
+		e.denied = d.programs.names[e.name] || matches(d.programs.patterns, e.name)
+		e.multi = policy.MultiCallName(e.name)
+		if e.link || e.denied || e.multi || len(d.programs.paths) > 0 || loader(e.name) {
 			entries = append(entries, &e)
 		}
 	}
@@ -243,21 +249,18 @@ func (ids *Identities) file(name string) (*target.Handle, error) {
 }
 
 // addEntry records an entry of a directory of PATH under its path file.
-func (ids *Identities) addEntry(e *entry, file string, denied *deniedPrograms) error {
-	if e.link && e.target == nil {
-		e.target = &fileID{}
-		st, err := target.StatIn(ids.root.Dir, file)
-		if err != nil && !absent(err) {
+func (d *directories) addEntry(e *entry, file string) error {
+	ids := d.ids
+	if e.link && !e.resolved {
+		if _, err := d.known.leadsTo(e.list, e.programName); err != nil {
 			return err
 		}
-		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
-			*e.target = fileID{st.Dev, st.Ino}
-		}
+		e.resolved = true
 	}
-	if e.link && *e.target != (fileID{}) {
-		ids.links[*e.target] = append(ids.links[*e.target], file)
+	if e.link && e.target != (fileID{}) {
+		ids.links[e.target] = append(ids.links[e.target], file)
 	}
-	deny := e.denied || matches(denied.paths, file)
+	deny := e.denied || matches(d.programs.paths, file)
 	if !deny && !e.multi {
 		return nil
 	}
