@@ -2,7 +2,9 @@ package fuse
 
 import (
 	"io"
+	"math"
 	"sync"
+	"sync/atomic"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -24,6 +26,7 @@ type directories struct {
 	follow    *follow.Mount
 	kernel    *kernel
 	folding   *folding
+	habits    *habits
 	noOpenDir bool // the kernel lists without handles
 }
 
@@ -80,6 +83,9 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 		if code := o.access.permit(in.Pid, "", query{policy.OpList, rel}); !code.Ok() {
 			return code
 		}
+		if in.Offset == endOffset {
+			return gofuse.OK
+		}
 		var err error
 		if fd, err = o.files.openList(rel); err != nil {
 			return gofuse.Status(errno(err))
@@ -89,7 +95,9 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 	if !o.files.redirected(rel) {
 		o.follow.Look(parent, fd)
 	}
-	return gofuse.Status(errno(o.list(listing{parent, rel, fd, plus, false, in.Pid}, in.Offset, out)))
+	l := listing{parent: parent, rel: rel, fd: fd, plus: plus, thread: in.Pid}
+	l.names = plus && o.habits.namesOnly(in.Pid, in.NodeId, in.Offset == 0)
+	return gofuse.Status(errno(o.list(l, in.Offset, out)))
 }
 
 // present resolves a directory for a request that the kernel does not repeat after ESTALE.
@@ -114,8 +122,12 @@ func (o *directories) listMoved(h *handle, in *gofuse.ReadIn, out *gofuse.DirEnt
 	if !ok {
 		return gofuse.ENOENT
 	}
-	return gofuse.Status(errno(o.list(listing{h.node, rel, h.fd, plus, true, in.Pid}, in.Offset, out)))
+	return gofuse.Status(errno(o.list(listing{parent: h.node, rel: rel, fd: h.fd, plus: plus, moved: true, thread: in.Pid}, in.Offset, out)))
 }
+
+// endOffset is the position behind the last entry, on each filesystem that has it: ext4 and
+// tmpfs among others. No entry can follow.
+const endOffset = math.MaxInt64
 
 // list fills out with the entries from position off. Positions are those of the
 // backing.
@@ -137,7 +149,7 @@ func (o *directories) list(l listing, off uint64, out *gofuse.DirEntryList) erro
 		for buf := (*bp)[:size]; len(buf) > 0; {
 			var e gofuse.DirEntry
 			buf = buf[e.Parse(buf):]
-			if !o.listEntry(l, e, out) {
+			if !o.listEntry(l, e, out) || e.Off == endOffset {
 				return nil
 			}
 		}
@@ -168,6 +180,9 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 	}
 	if v.dec.Effect != policy.Allow || l.moved {
 		return true // the lookup that follows evaluates the rules and reports
+	}
+	if l.names && e.Mode&unix.S_IFMT == unix.S_IFREG {
+		return true
 	}
 	attrs := o.attrs.since()
 	var st unix.Stat_t
@@ -214,8 +229,87 @@ type listing struct {
 	rel    string
 	fd     int
 	plus   bool
+	names  bool   // files are listed by name: see habits
 	moved  bool   // the directory has lost its path
 	thread uint32 // that reads it
 }
 
 var listBuffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}
+
+// habits tell programs that look at the files that they list from those that need the names
+// alone, such as find. The kernel asks for attributes with each listing, and makes an inode of
+// each entry that has some: this takes most of the time of a first find. So after some
+// directories a thread gets one whose files have names only. If nobody looks such a file up,
+// the next ones are like it; if somebody does, the attributes come back, and the next trial is
+// later. Directories always have attributes: who lists a tree enters them.
+//
+// It is safe for concurrent use.
+type habits struct {
+	mu      sync.Mutex
+	threads map[uint32]*habit
+	bare    map[uint64]*habit // of the threads that listed a directory by names, by its node
+	any     atomic.Bool       // bare has entries
+}
+
+// habit is what one thread does. The mutex of habits guards it.
+type habit struct {
+	listed int    // directories with attributes since the last trial
+	trial  int    // after so many
+	bare   bool   // files are listed by name
+	dir    uint64 // node of the last directory, whose listing goes on as it began
+	names  bool   // of that listing
+}
+
+// Bounds of habits, and when trials are made.
+const (
+	maxHabits  = 256
+	firstTrial = 8
+	laterTrial = 8 // times as many directories as before the last trial
+	lastTrial  = 4096
+)
+
+// namesOnly reports whether a thread gets the files of a directory by name. first: the listing
+// begins.
+func (o *habits) namesOnly(thread uint32, dir uint64, first bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	h := o.threads[thread]
+	if h == nil {
+		if len(o.threads) >= maxHabits || o.threads == nil {
+			o.threads, o.bare = map[uint32]*habit{}, map[uint64]*habit{}
+			o.any.Store(false)
+		}
+		h = &habit{trial: firstTrial}
+		o.threads[thread] = h
+	}
+	if !first && h.dir == dir {
+		return h.names
+	}
+	if !h.bare {
+		h.listed++
+		h.bare = h.listed > h.trial
+	}
+	h.dir, h.names = dir, h.bare
+	if h.names {
+		if len(o.bare) >= maxHabits {
+			clear(o.bare)
+		}
+		o.bare[dir] = h
+		o.any.Store(true)
+	}
+	return h.names
+}
+
+// lookedUp says that a file of a directory was looked up.
+func (o *habits) lookedUp(dir uint64) {
+	if !o.any.Load() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	h := o.bare[dir]
+	if h == nil || !h.bare {
+		return
+	}
+	h.bare, h.listed, h.trial = false, 0, min(h.trial*laterTrial, lastTrial)
+}

@@ -24,6 +24,7 @@ type lookups struct {
 	attrs   attributes
 	folding *folding
 	repos   *repositories
+	habits  *habits
 	follow  *follow.Mount
 }
 
@@ -78,6 +79,9 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	}
 	if o.folding.folds(p, rel, &st) {
 		return o.access.refuseFolding(h.Pid, rel)
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFREG {
+		o.habits.lookedUp(h.NodeId)
 	}
 	n := o.nodes.adopt(at, &st)
 	o.nodes.retries.found(h.Pid, n, rel, fd)

@@ -125,9 +125,10 @@ func newDispatcher(m *mount) *dispatcher {
 		tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, repos: m.repos, mountAt: m.shared.mountAt,
 	}
 	lock := newLocker(m)
+	used := &habits{}
 	look := &lookups{
 		tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, folding: m.folding, repos: m.repos,
-		follow: m.follow,
+		habits: used, follow: m.follow,
 	}
 	content := &data{
 		tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, handles: m.handles, kernel: m.kernel, repos: m.repos,
@@ -147,7 +148,7 @@ func newDispatcher(m *mount) *dispatcher {
 		data: content,
 		directories: &directories{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, kernel: m.kernel, folding: m.folding,
-			follow: m.follow, noOpenDir: m.noOpenDir,
+			habits: used, follow: m.follow, noOpenDir: m.noOpenDir,
 		},
 		creator: &creator{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, repos: m.repos,
