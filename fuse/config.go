@@ -3,8 +3,11 @@ package fuse
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
@@ -36,7 +39,7 @@ type Config struct {
 }
 
 // MountConfig is one governed directory or file. The server receives two descriptors
-// for it: [DeviceName] and [BackingName].
+// for it: [DeviceName], which may come over [DevicesName], and [BackingName].
 type MountConfig struct {
 	Tag  string `json:"tag"`
 	Path string `json:"path"` // inside the sandbox, absolute and clean
@@ -112,4 +115,73 @@ func supported(r Rules, trash bool) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// DevicesName is the name of a donated SOCK_SEQPACKET socket over which a server gets the
+// devices of its mounts, by [SendDevice]. The server starts while the mounts are made.
+const DevicesName = "devices"
+
+// SendDevice passes the device of the mount with a tag. See [DeviceName].
+func SendDevice(socket *os.File, tag string, device *os.File) error {
+	for {
+		err := unix.Sendmsg(int(socket.Fd()), []byte(tag), unix.UnixRights(int(device.Fd())), nil, unix.MSG_NOSIGNAL)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// errNoDevices says that the session was given up before it had all mounts.
+var errNoDevices = errors.New("the supervisor sends no further devices")
+
+// maxTag bounds the tag of a mount: it is a path.
+const maxTag = unix.PathMax
+
+// receiveDevices receives the devices of mounts for which none was donated.
+func (s *server) receiveDevices(mounts []MountConfig) error {
+	socket := s.donated[DevicesName]
+	if socket == nil {
+		return nil
+	}
+	delete(s.donated, DevicesName)
+	defer socket.Close()
+	for _, m := range mounts {
+		for s.donated[DeviceName(m.Tag)] == nil {
+			tag, device, err := receiveDevice(int(socket.Fd()))
+			if err != nil {
+				return err
+			}
+			if s.donated[DeviceName(tag)] != nil {
+				device.Close()
+				return fmt.Errorf("mount %s: two devices", tag)
+			}
+			s.donated[DeviceName(tag)] = device
+		}
+	}
+	return nil
+}
+
+func receiveDevice(socket int) (tag string, device *os.File, err error) {
+	name, control := make([]byte, maxTag), make([]byte, unix.CmsgSpace(4))
+	for {
+		n, used, _, _, err := unix.Recvmsg(socket, name, control, unix.MSG_CMSG_CLOEXEC)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return "", nil, fmt.Errorf("receive a device: %w", err)
+		}
+		if n == 0 {
+			return "", nil, errNoDevices
+		}
+		messages, err := unix.ParseSocketControlMessage(control[:used])
+		if err != nil || len(messages) != 1 {
+			return "", nil, fmt.Errorf("receive a device: %w", errors.Join(errMalformed, err))
+		}
+		fds, err := unix.ParseUnixRights(&messages[0])
+		if err != nil || len(fds) != 1 {
+			return "", nil, fmt.Errorf("receive a device: %w", errors.Join(errMalformed, err))
+		}
+		return string(name[:n]), os.NewFile(uintptr(fds[0]), string(name[:n])), nil
+	}
 }

@@ -78,6 +78,9 @@ func Run(ctx context.Context, control *os.File, donated map[string]*os.File) err
 		}
 		answer := reply{ID: r.ID}
 		forget, err := s.handle(reports, r)
+		if errors.Is(err, errNoDevices) {
+			return nil
+		}
 		if err != nil {
 			answer.Error = err.Error()
 		}
@@ -207,6 +210,9 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	shared := shared{
 		config: c, rules: s.rules, reporter: s.report, approvals: s.asks, trash: s.trash, mountAt: s.mountOf,
 		follower: follow.New(c.WatchedDirectories, older.noEventReader), lockWaits: locks.NewWaits(),
+	}
+	if err := s.receiveDevices(c.Mounts); err != nil {
+		return err
 	}
 	for _, mc := range c.Mounts {
 		m, err := s.open(mc, shared)

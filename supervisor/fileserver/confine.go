@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -45,7 +44,7 @@ func confinement(donations []launch.Donation) (launch.Confinement, func(), error
 	}
 	c := launch.Confinement{Filter: filter, Capabilities: Capabilities, Trees: []launch.Tree{{File: proc, Access: launch.LandlockRead}}}
 	for _, d := range donations {
-		if d.Name != controlName && !strings.HasPrefix(d.Name, fuse.DeviceName("")) {
+		if d.Name != controlName && d.Name != fuse.DevicesName {
 			c.Trees = append(c.Trees, launch.Tree{File: d.File, Access: treeRights})
 		}
 	}

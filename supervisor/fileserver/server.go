@@ -1,11 +1,11 @@
 // Package fileserver starts and controls the file server of a session. That is
 // the process agentsh-fuse, which decides operations below the governed paths.
 //
-// [New] opens the backing directories of the governed paths. The session init
-// mounts the paths one after the other and passes the FUSE devices to
-// [Server.AddMount]. After the last mount the process starts, confined to its
-// directories (confine.go). [Serve] is its main function. Package fuse
-// implements the server.
+// [New] opens the backing directories of the governed paths and starts the process,
+// confined to its directories (confine.go). Meanwhile the session init mounts the
+// paths one after the other, and passes the FUSE devices to [Server.AddMount]. After
+// the last one all mounts are served. [Serve] is the process's main function. Package
+// fuse implements the server.
 package fileserver
 
 import (
@@ -33,7 +33,7 @@ const ProcessName = "agentsh-fuse"
 const controlName = "control"
 
 const (
-	startTimeout = 10 * time.Second // of the process
+	startTimeout = 10 * time.Second // of the process, once all paths are mounted
 	stopTimeout  = 5 * time.Second  // until the process is killed
 )
 
@@ -73,20 +73,37 @@ type Mount struct {
 type Server struct {
 	cfg      Config
 	owner    fuse.Owner
-	devices  map[string]*os.File // by path, until the process has them
-	backings map[string]*os.File
+	backings map[string]*os.File // by path, until the process has them
 
-	process *launch.Server
-	control *fuse.Control
+	process    *launch.Server
+	control    *fuse.Control
+	devices    *os.File        // socket over which the process gets them
+	mounted    map[string]bool // paths whose device was sent
+	configured chan error      // one, when all mounts are served
+
 	replays *replayer   // nil before Begin
 	hung    atomic.Bool // it was killed because it did not answer
 	closing atomic.Bool // this process closes the control socket
 }
 
-// New opens the backing directories of the governed paths. Start the session
-// init next, then call [Server.CloseDevices].
+// New opens the backing directories of the governed paths and starts the process. Start
+// the session init next, then call [Server.CloseDevices].
 func New(cfg Config) (*Server, error) {
-	s := &Server{cfg: cfg, devices: map[string]*os.File{}, backings: map[string]*os.File{}}
+	s, err := open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.start(); err != nil {
+		s.CloseDevices()
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// open opens the backing directories.
+func open(cfg Config) (*Server, error) {
+	s := &Server{cfg: cfg, backings: map[string]*os.File{}, mounted: map[string]bool{}, configured: make(chan error, 1)}
 	for _, m := range cfg.Mounts {
 		backing, err := os.OpenFile(m.Backing, unix.O_PATH|unix.O_NOFOLLOW, 0)
 		if err != nil {
@@ -133,69 +150,85 @@ func checkCase(p *policy.Policy, m Mount) error {
 	return nil
 }
 
-// CloseDevices closes this process's copies of the server's descriptors.
+// CloseDevices closes this process's copies of the server's descriptors. A process that has
+// not got all devices ends.
 func (s *Server) CloseDevices() {
 	if s == nil {
 		return
 	}
-	for _, files := range []map[string]*os.File{s.devices, s.backings} {
-		for _, file := range files {
-			file.Close()
-		}
+	for _, file := range s.backings {
+		file.Close()
+	}
+	if s.devices != nil {
+		s.devices.Close()
 	}
 }
 
 // AddMount receives the FUSE device of one governed path from the session init
-// and owns it. After the last one the process starts.
+// and owns it. After the last one it returns when all paths are served.
 func (s *Server) AddMount(path string, device *os.File) error {
-	if s == nil || s.backings[path] == nil || s.devices[path] != nil {
-		device.Close()
+	defer device.Close()
+	if s == nil || s.backings[path] == nil || s.mounted[path] {
 		return fmt.Errorf("mount %s was not planned", path)
 	}
-	s.devices[path] = device
-	if len(s.devices) < len(s.cfg.Mounts) {
+	s.mounted[path] = true
+	sent := fuse.SendDevice(s.devices, path, device)
+	if sent == nil && len(s.mounted) < len(s.cfg.Mounts) {
 		return nil
 	}
-	return s.start()
+	select {
+	case err := <-s.configured:
+		if err != nil {
+			return err
+		}
+	case <-time.After(startTimeout):
+		return fmt.Errorf("file server: it does not serve after %s: %w", startTimeout, errors.Join(sent, context.DeadlineExceeded))
+	}
+	go s.Watch(pingInterval, pingTimeout) // ends with the process
+	go s.endUnheard()                     // ends with the process
+	return nil
 }
 
-// start runs the server process and waits until it is ready.
+// start runs the server process. It becomes ready while the session init mounts.
 func (s *Server) start() error {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	control, theirs, err := socketpair(controlName)
 	if err != nil {
-		return fmt.Errorf("file server: %w", err)
+		return err
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), controlName), os.NewFile(uintptr(pair[1]), controlName)
 	defer theirs.Close()
-	donations := []launch.Donation{{Name: controlName, File: theirs}}
+	var devices *os.File
+	if s.devices, devices, err = socketpair(fuse.DevicesName); err != nil {
+		return errors.Join(err, control.Close())
+	}
+	defer devices.Close()
+	donations := []launch.Donation{{Name: controlName, File: theirs}, {Name: fuse.DevicesName, File: devices}}
 	for _, m := range s.cfg.Mounts {
-		donations = append(donations,
-			launch.Donation{Name: fuse.DeviceName(m.Path), File: s.devices[m.Path]},
-			launch.Donation{Name: fuse.BackingName(m.Path), File: s.backings[m.Path]})
+		donations = append(donations, launch.Donation{Name: fuse.BackingName(m.Path), File: s.backings[m.Path]})
 	}
 	stored, err := s.cfg.Store()
 	if err != nil {
-		ours.Close()
-		return err
+		return errors.Join(err, control.Close())
 	}
 	for _, d := range stored {
 		defer d.File.Close()
 	}
 	if s.process, err = run(append(donations, stored...)); err != nil {
-		ours.Close()
+		return errors.Join(err, control.Close())
+	}
+	if s.control, err = fuse.NewControl(control, s.event, s.ask); err != nil {
 		return err
 	}
-	if s.control, err = fuse.NewControl(ours, s.event, s.ask); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	if err := s.control.Configure(ctx, s.config()); err != nil {
-		return err
-	}
-	go s.Watch(pingInterval, pingTimeout) // ends with the process
-	go s.endUnheard()                     // ends with the process
+	go func() { s.configured <- s.control.Configure(context.Background(), s.config()) }() // ends with the process
 	return nil
+}
+
+// socketpair returns both ends of a socket of packets.
+func socketpair(name string) (ours, theirs *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("file server: %w", err)
+	}
+	return os.NewFile(uintptr(pair[0]), name), os.NewFile(uintptr(pair[1]), name), nil
 }
 
 // run starts the process, confined to its donations.

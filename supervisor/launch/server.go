@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"syscall"
 
@@ -56,8 +57,14 @@ func StartConfined(name string, extra []Donation, c Confinement) (*Server, error
 
 func startServer(name string, extra []Donation, first []*os.File, attributes *syscall.SysProcAttr) (*Server, error) {
 	return startProgram(&exec.Cmd{
-		Args: []string{name}, Env: selfexec.Environment(), Dir: "/", Stderr: os.Stderr, SysProcAttr: attributes, ExtraFiles: first,
+		Args: []string{name}, Env: serverEnvironment(), Dir: "/", Stderr: os.Stderr, SysProcAttr: attributes, ExtraFiles: first,
 	}, extra)
+}
+
+// serverEnvironment saves a server the search for its control group, in which the Go runtime
+// finds how many processors it may use: they are those of this process.
+func serverEnvironment() []string {
+	return append(selfexec.Environment(), fmt.Sprintf("GOMAXPROCS=%d", runtime.GOMAXPROCS(0)))
 }
 
 // StartDetached executes a program (empty: this one) with an argument vector and passes it
