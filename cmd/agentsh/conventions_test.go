@@ -32,3 +32,16 @@ func TestEveryFlagOfAPolicyTakesAName(t *testing.T) {
 		t.Errorf("only %d commands have the flag", found)
 	}
 }
+
+func TestCommandsHaveTheirNames(t *testing.T) {
+	for _, c := range commands {
+		if made := c.make(); made.Name() != c.name || len(made.Aliases) > 0 {
+			t.Errorf("%s makes %s, also called %q", c.name, made.Name(), made.Aliases)
+		}
+		alone, _, err := newRootFor([]string{c.name, "x"}).Find([]string{c.name})
+		whole, _, errWhole := newRoot().Find([]string{c.name})
+		if err != nil || errWhole != nil || alone.CommandPath() != whole.CommandPath() || alone.UsageString() != whole.UsageString() {
+			t.Errorf("%s made alone: %v, %v\n%s\nwith all:\n%s", c.name, err, errWhole, alone.UsageString(), whole.UsageString())
+		}
+	}
+}

@@ -2,6 +2,7 @@ package scan
 
 import (
 	"bytes"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -59,7 +60,7 @@ var asciiFold = func() (table [utf8.RuneSelf]byte) {
 
 // rune adds a character beyond ASCII.
 func (f *folded) rune(r rune, at int32) {
-	if s, ok := plain[r]; ok {
+	if s, ok := plain()[r]; ok {
 		for _, c := range []byte(s) {
 			f.text, f.at = append(f.text, c), append(f.at, at)
 		}
@@ -105,7 +106,7 @@ func foldWord(s string) []byte {
 }
 
 // plain maps letters to those they are written or mistaken for.
-var plain = func() map[rune]string {
+var plain = sync.OnceValue(func() map[rune]string {
 	m := map[rune]string{
 		'ß': "ss", 'æ': "ae", 'Æ': "ae", 'œ': "oe", 'Œ': "oe", 'ø': "o", 'Ø': "o", 'ł': "l", 'Ł': "l", 'đ': "d", 'Đ': "d", 'ð': "d", 'þ': "th",
 		'ı': "i",
@@ -129,7 +130,7 @@ var plain = func() map[rune]string {
 		m[unicode.ToLower(r)] = m[r] // a text in capital letters folds like one in small ones
 	}
 	return m
-}()
+})
 
 // confusable maps Cyrillic and Greek letters to the Latin ones they look like.
 // Greek letters of formulas (α, μ, ν, ρ) are not among them.

@@ -260,7 +260,7 @@ func found(args []*syntax.Word) ([]*syntax.Word, bool) {
 	if at < 0 {
 		return args, true
 	}
-	if end < 0 || end+1 < len(args) || strings.HasPrefix(beginning(args[at-1]), "-") && findValue[args[at-1].Lit()] {
+	if end < 0 || end+1 < len(args) || strings.HasPrefix(beginning(args[at-1]), "-") && findValue()[args[at-1].Lit()] {
 		return nil, false
 	}
 	return command(args[at+1 : end])
@@ -293,7 +293,7 @@ func pattern(args []*syntax.Word, with string) []dataWord {
 		case strings.HasPrefix(word, "--"):
 			option, _, joined := strings.Cut(word[2:], "=")
 			if option == "" || option != "regexp"[:min(len(option), len("regexp"))] {
-				given = given || strings.HasPrefix(option, "fi") && !searchFlags[option] || !joined && !searchFlags[option]
+				given = given || strings.HasPrefix(option, "fi") && !searchFlags()[option] || !joined && !searchFlags()[option]
 				continue
 			}
 			given = true

@@ -224,7 +224,7 @@ var asciiAlike = sync.OnceValue(func() *[1 << 10]uint64 {
 			bits[r>>6] |= 1 << (r & 63)
 		}
 	}
-	for r := range plain {
+	for r := range plain() {
 		set(r)
 	}
 	for _, t := range unicode.Nd.R16 {

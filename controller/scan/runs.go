@@ -3,6 +3,7 @@ package scan
 import (
 	"path"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"agentsh/internal/lazy"
@@ -19,13 +20,15 @@ const (
 	trustData                  // messages, patterns and output are data
 )
 
-// set makes a set of words.
-func set(list string) map[string]bool {
-	out := map[string]bool{}
-	for _, word := range strings.Fields(list) {
-		out[word] = true
-	}
-	return out
+// set returns a function that returns a set of words. It is made when it is first used.
+func set(list string) func() map[string]bool {
+	return sync.OnceValue(func() map[string]bool {
+		out := map[string]bool{}
+		for _, word := range strings.Fields(list) {
+			out[word] = true
+		}
+		return out
+	})
 }
 
 var (
@@ -117,15 +120,15 @@ func trustOfCall(args []*syntax.Word) trust {
 	}
 	name, ok := plainName(run[0])
 	switch {
-	case !ok || redefiners[path.Base(name)]:
+	case !ok || redefiners()[path.Base(name)]:
 		return trustNothing
-	case strings.Contains(name, "/") && !systemProgram(name), path.Base(first) == "xargs" && !readers[path.Base(name)]:
+	case strings.Contains(name, "/") && !systemProgram(name), path.Base(first) == "xargs" && !readers()[path.Base(name)]:
 		least = trustComments
 	}
 	for _, w := range args {
 		text, ok := static(w)
 		switch {
-		case ok && runners[path.Base(text)]:
+		case ok && runners()[path.Base(text)]:
 			least = trustComments
 		case path.Base(name) == "sed" && (!ok || sedRuns().MatchString(text)):
 			least = trustComments

@@ -1,7 +1,9 @@
 package env
 
-import "strings"
-
+import (
+	"strings"
+	"sync"
+)
 const supervisorPrefix = "AGENTSH_"
 
 // Environment has the values of [Baseline] that depend on the sandbox. Empty
@@ -111,7 +113,7 @@ var dropList = []class{
 
 // drops is dropList grouped by kind of pattern, computed once. It is used for
 // every command.
-var drops = split(dropList)
+var drops = sync.OnceValue(func() dropIndex { return split(dropList) })
 
 type dropIndex struct {
 	names    map[string]string // to the reason
@@ -139,15 +141,15 @@ func split(list []class) dropIndex {
 
 // builtin returns why the built-in list drops name, or an empty string.
 func builtin(name string) string {
-	if why, ok := drops.names[name]; ok {
+	if why, ok := drops().names[name]; ok {
 		return why
 	}
-	for _, p := range drops.prefixes {
+	for _, p := range drops().prefixes {
 		if strings.HasPrefix(name, p.text) {
 			return p.why
 		}
 	}
-	for _, s := range drops.suffixes {
+	for _, s := range drops().suffixes {
 		if strings.HasSuffix(name, s.text) {
 			return s.why
 		}

@@ -6,13 +6,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
 // memoryFlags are the flags of memory files, other than MFD_CLOEXEC, as this kernel knows
 // them.
-var memoryFlags = func() int {
+var memoryFlags = sync.OnceValue(func() int {
 	fd, err := memoryFile()
 	if err != nil {
 		return unix.MFD_ALLOW_SEALING
@@ -22,7 +23,7 @@ var memoryFlags = func() int {
 		return unix.MFD_ALLOW_SEALING | unix.MFD_NOEXEC_SEAL
 	}
 	return unix.MFD_ALLOW_SEALING
-}()
+})
 
 // maxMemoryName is the longest name that is given to a memory file in a thread. The kernel
 // takes 249 bytes.
@@ -39,7 +40,7 @@ func ReplaceOpen(tid int, name uint64, length int, closeOnExec bool) (*Registers
 	if length > maxMemoryName {
 		name += uint64(length - maxMemoryName)
 	}
-	flags := memoryFlags
+	flags := memoryFlags()
 	if closeOnExec {
 		flags |= unix.MFD_CLOEXEC
 	}
