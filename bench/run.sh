@@ -2,7 +2,7 @@
 # All measurements, printed. What is compared runs in turn in the same run; every
 # figure is a median.
 #
-#   run.sh [sizes|starts|shells|sandboxes|policy|supervisor|engines|network|files|places|controller|scan|runs|channel ...]
+#   run.sh [sizes|starts|first|shells|sandboxes|policy|supervisor|engines|network|files|places|controller|scan|runs|channel ...]
 #
 # ROUNDS  rounds of each (5)
 # PLACE   directory for the sandboxes section, about 3 GiB (a new one in /var/tmp)
@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/.."
 rounds=${ROUNDS:-5}
 [ "$(id -u)" = 0 ] || { echo "bench: needs root" >&2; exit 2; }
-[ $# -gt 0 ] || set -- sizes starts shells policy supervisor engines network controller scan runs channel files places sandboxes
+[ $# -gt 0 ] || set -- sizes starts first shells policy supervisor engines network controller scan runs channel files places sandboxes
 
 # go_bench PACKAGE PATTERN [TIME] prints each benchmark once, every figure the
 # median of the rounds.
@@ -49,6 +49,7 @@ for section; do
 	case $section in
 	sizes) stat -c '%n %s bytes' bin/agentsh bin/agentctl ;;
 	starts) bench/starts.sh $((rounds * 6)) ;;
+	first) bench/first.sh "$rounds" ;;
 	shells) bench/shells.sh $((rounds * 20)) ;;
 	policy)
 		go_bench ./policy 'Load|Evaluate'

@@ -23,7 +23,8 @@ func remembering(t *testing.T) (dir string, root Root) {
 	write(t, filepath.Join(dir, "opt/tool/bin/java"), "\x7fELF java")
 	write(t, filepath.Join(dir, "etc/alternatives/.keep"), "")
 	for name, to := range map[string]string{
-		"bin/java": "/etc/alternatives/java", "etc/alternatives/java": "../../opt/current/bin/java", "opt/current": "tool", "bin/tool": "../opt/tool",
+		"bin/java": "/etc/alternatives/java", "etc/alternatives/java": "../../opt/current/bin/java", "opt/current": "tool",
+		"bin/tool": "../opt/tool",
 	} {
 		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
@@ -93,7 +94,8 @@ func TestWhatIsRememberedCountsAsLongAsNothingChanged(t *testing.T) {
 			return errors.Join(os.Remove(filepath.Join(dir, "bin/java")), os.Symlink("kill", filepath.Join(dir, "bin/java")))
 		},
 		"a link that it leads to": func(dir string, _ *Root) error {
-			return errors.Join(os.Remove(filepath.Join(dir, "etc/alternatives/java")), os.Symlink("/bin/ls", filepath.Join(dir, "etc/alternatives/java")))
+			link := filepath.Join(dir, "etc/alternatives/java")
+			return errors.Join(os.Remove(link), os.Symlink("/bin/ls", link))
 		},
 		"a directory on the way": func(dir string, _ *Root) error {
 			write(t, filepath.Join(dir, "opt/other/bin/java"), "\x7fELF another")
@@ -105,18 +107,6 @@ func TestWhatIsRememberedCountsAsLongAsNothingChanged(t *testing.T) {
 		},
 		"a missing directory": func(dir string, _ *Root) error {
 			return os.Rename(filepath.Join(dir, "etc/alternatives"), filepath.Join(dir, "etc/former"))
-		},
-		"a mount over the target": func(_ string, root *Root) error {
-			return os.WriteFile(root.Mounts, []byte("22 1 0:20 / / rw - ext4 x rw\n23 22 0:20 /x /opt/tool/bin/java rw - ext4 x rw\n"), 0o600)
-		},
-		"who else may write the file": func(_ string, root *Root) error { return os.Chmod(root.Cache, 0o666) },
-		"the file": func(_ string, root *Root) error {
-			data, err := os.ReadFile(root.Cache)
-			if err != nil {
-				return err
-			}
-			data[len(data)/2] ^= 1
-			return os.WriteFile(root.Cache, data, 0o600)
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -134,13 +124,61 @@ func TestWhatIsRememberedCountsAsLongAsNothingChanged(t *testing.T) {
 	}
 }
 
+func TestANameUnderAMountIsLookedUp(t *testing.T) {
+	_, root := remembering(t)
+	javas(t, root)
+	for mounted, remembered := range map[string]bool{"/opt/tool": true, "/opt/tool/bin/java": false, "/etc/alternatives/java": false} {
+		write(t, root.Mounts, "22 1 0:20 / / rw - ext4 x rw\n23 22 0:20 /x "+mounted+" rw - ext4 x rw\n")
+		p := openPrograms(root)
+		for _, l := range p.lists {
+			for i := range l.names {
+				n := &l.names[i]
+				if p.dirs[l.dir].path != "/bin" || n.name != "java" {
+					continue
+				}
+				n.target = fileID{1, 1}
+				if got, err := p.leadsTo(l, n); err != nil || (got == fileID{1, 1}) != remembered {
+					t.Errorf("mount over %s: %v, %v", mounted, got, err)
+				}
+			}
+		}
+	}
+}
+
+func TestAFileThatOthersMayHaveWrittenIsNotRead(t *testing.T) {
+	for what, change := range map[string]func(name string, data []byte) error{
+		"a bit":     func(name string, data []byte) error { data[len(data)/2] ^= 1; return os.WriteFile(name, data, 0o600) },
+		"its end":   func(name string, data []byte) error { return os.WriteFile(name, data[:len(data)-1], 0o600) },
+		"its mode":  func(name string, _ []byte) error { return os.Chmod(name, 0o620) },
+		"all of it": func(name string, _ []byte) error { return os.Remove(name) },
+		"a link": func(name string, data []byte) error {
+			return errors.Join(os.Rename(name, name+".file"), os.Symlink(name+".file", name))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			_, root := remembering(t)
+			javas(t, root)
+			data, err := os.ReadFile(root.Cache)
+			if err != nil || len(openPrograms(root).lists) == 0 {
+				t.Fatal(err)
+			}
+			if err := change(root.Cache, data); err != nil {
+				t.Fatal(err)
+			}
+			if p := openPrograms(root); len(p.lists) > 0 || len(p.dirs) > 0 {
+				t.Errorf("%d listings", len(p.lists))
+			}
+		})
+	}
+}
+
 // A denied program that appears is found, however soon after the file was written.
 func TestADirectoryThatHasJustChangedIsNotRemembered(t *testing.T) {
 	dir, root := remembering(t)
 	steadyAfter = time.Minute
 	for i := range 20 {
-		write(t, filepath.Join(dir, "bin/kill"), fmt.Sprint("\x7fELF ", i))
-		if err := errors.Join(os.Remove(filepath.Join(dir, "bin/kill")), os.WriteFile(filepath.Join(dir, "bin/kill"), []byte{byte(i)}, 0o755)); err != nil {
+		kill := filepath.Join(dir, "bin/kill")
+		if err := errors.Join(os.Remove(kill), os.WriteFile(kill, []byte(fmt.Sprint("\x7fELF ", i)), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 		ids, err := BuildIdentities([]string{"kill"}, root)
@@ -167,7 +205,8 @@ func TestADirectoryThatHasJustChangedIsNotRemembered(t *testing.T) {
 func FuzzListings(f *testing.F) {
 	e := &listings{file: "x", byPath: map[string]int{}, lists: map[fileID]*listing{}}
 	e.dirs = []*programDir{{lookup: "/bin", path: "/bin", version: fileVersion{fileID: fileID{1, 2}}, steady: true, verified: true}}
-	e.lists[fileID{1, 2}] = &listing{all: true, names: []programName{{name: "a"}, {name: "b", link: true, known: true, steps: []step{{0, "b"}}}}}
+	names := []programName{{name: "a"}, {name: "b", link: true, known: true, steps: []step{{0, "b"}}}}
+	e.lists[fileID{1, 2}] = &listing{all: true, names: names}
 	whole := e.encode()
 	f.Add(whole[len(programsMagic) : len(whole)-sha256.Size])
 	f.Fuzz(func(t *testing.T, body []byte) {
