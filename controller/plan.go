@@ -60,9 +60,8 @@ func loadHarness(
 		}
 		if _, pulls := b.(sandbox.Puller); pulls {
 			images = image.Config{Places: map[string]string{h.Image.V: ""}} // the engine has it
-		} else {
-			ps = append(ps, h.Container.Unused(b.Name(), harness.Error)...)
 		}
+		ps = append(ps, h.NotOf(b.Name(), harness.Error)...)
 		ps = imageProblems(ps, h, images)
 	}
 	for _, p := range ps {
@@ -135,6 +134,9 @@ func pullImage(ctx context.Context, r *run, from sandbox.Puller) error {
 		return fail(ExitSandbox, "", err)
 	}
 	r.plan.spec.Container = container(h.Container, got)
+	r.plan.spec.Container.Cluster = cluster(h.Kubernetes)
+	ways := &r.plan.spec.Container.Ways
+	ways.To, ways.Names = r.plan.policy.Ways()
 	r.result.Image = &ResultImage{Name: got.Name, Digest: got.Digest}
 	return nil
 }

@@ -1,24 +1,130 @@
 package harness
 
-// Unused are the settings of a container that a backend without containers would ignore.
-func (c Container) Unused(backend string, s Severity) Problems {
+import (
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Backends that make containers.
+var (
+	engines  = []string{"docker", "podman"}
+	clusters = []string{"kubernetes"}
+)
+
+// NotOf are the settings of a container and a pod that a backend would ignore, or cannot
+// give.
+func (h *Harness) NotOf(backend string, s Severity) Problems {
 	var ps Problems
-	at := func(key string, o Origin) {
-		if !o.IsZero() {
-			ps = append(ps, Problem{
-				At: o, Severity: s, Rule: RuleUnsupport, Message: "container." + key + ": the backend " + backend + " makes no container",
-				Hint: "write backend: docker or podman, or run with --backend",
-			})
+	add := func(at Origin, message, hint string) {
+		if !at.IsZero() {
+			ps = append(ps, Problem{At: at, Severity: s, Rule: RuleUnsupport, Message: message, Hint: hint})
 		}
 	}
-	at("user", c.User.At)
-	at("memory_mb", c.MemoryMB.At)
-	at("cpus", c.CPUs.At)
-	at("pids", c.PIDs.At)
-	at("disk_mb", c.DiskMB.At)
-	at("network", c.Network.At)
-	for _, m := range c.Mounts {
-		at("mounts", m.Target.At)
+	isCluster := slices.Contains(clusters, backend)
+	if !isCluster {
+		for key, at := range given(reflect.ValueOf(h.Kubernetes), "kubernetes") {
+			add(at, key+": the backend "+backend+" makes no pod", "write backend: kubernetes, or run with --backend")
+		}
 	}
+	if !isCluster && !slices.Contains(engines, backend) {
+		for key, at := range given(reflect.ValueOf(h.Container.own()), "container") {
+			add(at, key+": the backend "+backend+" makes no container", "write backend: docker, podman or kubernetes, or run with --backend")
+		}
+	}
+	if isCluster {
+		h.notOfClusters(add)
+	}
+	slices.SortFunc(ps, func(a, b Problem) int {
+		if a.At.Line != b.At.Line {
+			return a.At.Line - b.At.Line
+		}
+		return a.At.Column - b.At.Column
+	})
 	return ps
+}
+
+// own has the settings of the container alone, without where the agent's program runs.
+func (c Container) own() Container {
+	return Container{
+		User: c.User, MemoryMB: c.MemoryMB, CPUs: c.CPUs, PIDs: c.PIDs, DiskMB: c.DiskMB, Network: c.Network, Mounts: c.Mounts,
+	}
+}
+
+// notOfClusters adds what a harness has that no cluster gives.
+func (h *Harness) notOfClusters(add func(at Origin, message, hint string)) {
+	c, k := h.Container, h.Kubernetes
+	add(c.PIDs.At, "container.pids: a cluster limits the processes of a pod for whole nodes",
+		"leave it out, and set podPidsLimit of the kubelet")
+	if c.User.IsSet() {
+		for id := range strings.SplitSeq(c.User.V, ":") {
+			if _, err := strconv.ParseUint(id, 10, 31); err != nil {
+				add(c.User.At, "container.user: a pod has no user by name", "write UID or UID:GID")
+				break
+			}
+		}
+	}
+	if c.Network.IsSet() && c.Network.V != "none" {
+		add(c.Network.At, "container.network: a pod has the network of its cluster", "leave it out, or write none")
+	}
+	for _, m := range c.Mounts {
+		if strings.HasPrefix(m.Source.V, "/") {
+			add(m.Source.At, "container.mounts: "+m.Source.V+": a directory of a node is not of this sandbox alone",
+				"name a PersistentVolumeClaim of the namespace")
+		}
+	}
+	if k.Seccomp.V == "Unconfined" && !k.UserNamespace.Or(true) {
+		add(k.Seccomp.At, "kubernetes.seccomp: Unconfined without a user namespace leaves the pod no boundary but its user",
+			"leave out user_namespace: false, or name a profile")
+	}
+	if !k.WarmPool.IsSet() {
+		return
+	}
+	const why = ": the template of the warm pool decides it"
+	own := c.own()
+	own.PIDs = Value[int]{} // added above
+	for key, at := range given(reflect.ValueOf(own), "container") {
+		add(at, key+why, "leave it out")
+	}
+	pod := k
+	pod.WarmPool, pod.StartSeconds, pod.MaxSeconds = Text{}, Value[int]{}, Value[int]{}
+	pod.NetworkPolicy, pod.DNSNamespace, pod.Labels, pod.Annotations = Value[bool]{}, Text{}, nil, nil
+	for key, at := range given(reflect.ValueOf(pod), "kubernetes") {
+		add(at, key+why, "leave it out")
+	}
+	if h.Image.IsSet() {
+		add(h.Image.At, "image"+why, "leave it out")
+	}
+}
+
+// given returns the dotted keys of a section that are set, each with its first place.
+func given(section reflect.Value, where string) map[string]Origin {
+	out := map[string]Origin{}
+	collectGiven(section, where, out)
+	return out
+}
+
+func collectGiven(v reflect.Value, key string, to map[string]Origin) {
+	switch v.Kind() {
+	case reflect.Slice:
+		for i := range v.Len() {
+			collectGiven(v.Index(i), key, to)
+		}
+	case reflect.Map:
+		for entry := v.MapRange(); entry.Next(); {
+			collectGiven(entry.Value(), key, to)
+		}
+	case reflect.Struct:
+		if at := v.FieldByName("At"); at.IsValid() {
+			first, known := to[key]
+			if o := at.Interface().(Origin); !o.IsZero() && (!known || o.Line < first.Line) {
+				to[key] = o
+			}
+			return
+		}
+		for i := range v.NumField() {
+			collectGiven(v.Field(i), join(key, v.Type().Field(i).Tag.Get("harness")), to)
+		}
+	}
 }

@@ -82,6 +82,7 @@ type Harness struct {
 	Degraded        Texts               `harness:"degraded"` // mechanisms that the sandbox may run without
 	Require         Texts               `harness:"require"`  // what must be proven in it
 	Container       Container           `harness:"container"`
+	Kubernetes      Kubernetes          `harness:"kubernetes"`
 	Security        Security            `harness:"security"`
 	OpenShell       OpenShell           `harness:"openshell"`
 	Trigger         Text                `harness:"trigger"`
@@ -172,6 +173,41 @@ type Mount struct {
 	Source   Text        `harness:"source"`
 	Target   Text        `harness:"target"`
 	Writable Value[bool] `harness:"writable"`
+}
+
+// Kubernetes configures the pod of a sandbox.
+type Kubernetes struct {
+	AgentshImage   Text           `harness:"agentsh_image"`
+	PullPolicy     Text           `harness:"image_pull_policy"`
+	PullSecrets    Texts          `harness:"image_pull_secrets"`
+	ServiceAccount Text           `harness:"service_account"`
+	RuntimeClass   Text           `harness:"runtime_class"`
+	PriorityClass  Text           `harness:"priority_class"`
+	NodeSelector   Map            `harness:"node_selector"`
+	Tolerations    []Toleration   `harness:"tolerations"`
+	RequestMemory  Value[int]     `harness:"requests.memory_mb"`
+	RequestCPUs    Value[float64] `harness:"requests.cpus"`
+	FUSEDevice     Text           `harness:"fuse_device"`
+	Seccomp        Text           `harness:"seccomp"`
+	AppArmor       Text           `harness:"apparmor"`
+	UserNamespace  Value[bool]    `harness:"user_namespace"`
+	NetworkPolicy  Value[bool]    `harness:"network_policy"`
+	DNSNamespace   Text           `harness:"dns_namespace"`
+	Labels         Map            `harness:"labels"`
+	Annotations    Map            `harness:"annotations"`
+	AgentSandbox   Value[bool]    `harness:"agent_sandbox"`
+	WarmPool       Text           `harness:"warm_pool"`
+	StartSeconds   Value[int]     `harness:"start_seconds"`
+	MaxSeconds     Value[int]     `harness:"max_seconds"`
+}
+
+// Toleration is a taint of nodes that a pod tolerates.
+type Toleration struct {
+	Key      Text       `harness:"key"`
+	Operator Text       `harness:"operator"`
+	Value    Text       `harness:"value"`
+	Effect   Text       `harness:"effect"`
+	Seconds  Value[int] `harness:"seconds"`
 }
 
 // Security configures scanners and hooks.

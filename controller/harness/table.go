@@ -85,9 +85,14 @@ var (
 	headerRE   = lazy.Regexp("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	userRE     = lazy.Regexp(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 	sourceRE   = lazy.Regexp(`^(/[^\n\r]*|[A-Za-z0-9][A-Za-z0-9_.-]*)$`)
+	objectRE   = lazy.Regexp(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
+	resourceRE = lazy.Regexp(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$`)
 	absoluteRE = lazy.Regexp(`^/[^\n\r]+$`)
 	noNewline  = lazy.Regexp(`^[^\n\r]*$`)
 )
+
+// objectText says what a name in Kubernetes is.
+const objectText = "small letters, digits, - and ."
 
 // The names of degraded and require, as the supervisor has them. A test compares them.
 var (
@@ -165,6 +170,49 @@ var containerFields = []field{
 				doc: "Absolute path in the sandbox."},
 			{name: "writable", kind: kindBool, doc: "Commands may write to it, as far as the policy allows."},
 		}},
+}
+
+var kubernetesFields = []field{
+	{name: "agentsh_image", kind: kindText, format: format{pattern: noNewline, means: "one line"},
+		doc: "Image with the agentsh program; without one agentctl sends its own, which needs /bin/sh in the sandbox's image."},
+	{name: "image_pull_policy", kind: kindText, format: format{values: []string{"Always", "IfNotPresent", "Never"}},
+		doc: "When a node gets the images; IfNotPresent."},
+	{name: "image_pull_secrets", kind: kindList, format: format{pattern: objectRE, means: objectText},
+		doc: "Secrets of the namespace with logins of registries."},
+	{name: "service_account", kind: kindText, format: format{pattern: objectRE, means: objectText},
+		doc: "Service account of the pod, whose token is not in it; default."},
+	{name: "runtime_class", kind: kindText, format: format{pattern: objectRE, means: objectText}, doc: "Runtime class of the pod."},
+	{name: "priority_class", kind: kindText, format: format{pattern: objectRE, means: objectText}, doc: "Priority class of the pod."},
+	{name: "node_selector", kind: kindMap, doc: "Labels that the node must have."},
+	{name: "tolerations", kind: kindStructs, doc: "Taints of nodes that the pod tolerates.", fields: []field{
+		{name: "key", kind: kindText, doc: "Key of the taint; all without one."},
+		{name: "operator", kind: kindText, format: format{values: []string{"Equal", "Exists"}}, doc: "How the value is compared; Equal."},
+		{name: "value", kind: kindText, doc: "Value of the taint."},
+		{name: "effect", kind: kindText, format: format{values: []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}},
+			doc: "Effect of the taint; all without one."},
+		{name: "seconds", kind: kindInt, limits: limits{max: 86400}, doc: "How long NoExecute is tolerated."},
+	}},
+	{name: "requests", kind: kindStruct, doc: "What the scheduler reserves; the limits of container without it.", fields: []field{
+		{name: "memory_mb", kind: kindInt, limits: limits{min: 16, max: 1 << 30}, doc: "Memory, in MiB."},
+		{name: "cpus", kind: kindNumber, limits: limits{max: 4096}, doc: "Processors."},
+	}},
+	{name: "fuse_device", kind: kindText, format: format{pattern: resourceRE, means: "a resource such as example.com/fuse"},
+		doc: "Resource of the device plugin that gives /dev/fuse."},
+	{name: "seccomp", kind: kindText, format: format{pattern: noNewline, means: "one line"},
+		doc: "Seccomp profile below the kubelet's directory, RuntimeDefault or Unconfined; that of packaging/kubernetes."},
+	{name: "apparmor", kind: kindText, format: format{pattern: noNewline, means: "one line"},
+		doc: "AppArmor profile of the nodes, RuntimeDefault or Unconfined; that of the runtime without it."},
+	{name: "user_namespace", kind: kindBool, doc: "A user namespace and an unmasked /proc for the pod; on unless written false."},
+	{name: "network_policy", kind: kindBool, doc: "A NetworkPolicy that leaves only the ways out of the policy; on unless written false."},
+	{name: "dns_namespace", kind: kindText, format: format{pattern: objectRE, means: objectText},
+		doc: "Namespace of the cluster's name servers; kube-system."},
+	{name: "labels", kind: kindMap, doc: "Further labels of the pod."},
+	{name: "annotations", kind: kindMap, doc: "Further annotations of the pod."},
+	{name: "agent_sandbox", kind: kindBool, off: "false", doc: "Make the pod by a Sandbox of agent-sandbox."},
+	{name: "warm_pool", kind: kindText, format: format{pattern: objectRE, means: objectText},
+		doc: "SandboxWarmPool of agent-sandbox that gives the pod, by a SandboxClaim."},
+	{name: "start_seconds", kind: kindInt, limits: limits{max: 86400}, doc: "Seconds until the pod runs; 300."},
+	{name: "max_seconds", kind: kindInt, limits: limits{min: 60, max: 1 << 30}, doc: "Seconds after which the cluster ends the pod; no limit."},
 }
 
 var securityFields = []field{
@@ -304,12 +352,14 @@ var fields = []field{
 	{name: "timeout_minutes", kind: kindInt, limits: limits{max: 60 * 24 * 7}, doc: "Minutes one iteration may take; 0: the default."},
 	{name: "sandbox_timeout_seconds", kind: kindInt, limits: limits{max: 86400},
 		doc: "Seconds the sandbox may take to be ready; 0: the default."},
-	{name: "backend", kind: kindText, private: true, format: format{values: []string{"local", "exec", "ssh", "socket", "docker", "podman"}},
+	{name: "backend", kind: kindText, private: true, format: format{values: []string{"local", "exec", "ssh", "socket", "docker", "podman",
+		"kubernetes"}},
 		doc: "Where the sandbox is; --backend has precedence."},
 	{name: "connect", kind: kindText, private: true,
 		doc: "Address of the place for backend: ssh://USER@HOST, exec:PROGRAM ARGUMENT..., one of a socket, or of an engine."},
 	{name: "connect_key", kind: kindText, private: true, path: pathHost, doc: "File with the key of the place, for backend: socket."},
-	{name: "container", kind: kindStruct, doc: "The container of the sandbox, for backend: docker or podman.", fields: containerFields},
+	{name: "container", kind: kindStruct, doc: "The container of the sandbox, for backend: docker, podman or kubernetes.", fields: containerFields},
+	{name: "kubernetes", kind: kindStruct, doc: "The pod of the sandbox, for backend: kubernetes.", fields: kubernetesFields},
 	{name: "security", kind: kindStruct, doc: "Scanners and hooks.", fields: securityFields},
 	{name: "trigger", kind: kindText, doc: "Expression over events that starts the agent."},
 	{name: "steer", kind: kindStruct, doc: "Updates that reach a running agent.", fields: []field{

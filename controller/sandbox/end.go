@@ -10,6 +10,14 @@ const (
 	EndRemoved     EndKind = "removed"     // it is no more, and nobody knows why
 	EndDied        EndKind = "died"        // its first process ended by itself
 	EndUnreachable EndKind = "unreachable" // what runs it did not answer until the lease ended
+	EndEvicted     EndKind = "evicted"     // its node needed what it used, or was emptied
+	EndPreempted   EndKind = "preempted"   // something of a higher priority needed its place
+	EndNode        EndKind = "node"        // the machine that ran it is gone, or did not answer
+	EndExpired     EndKind = "expired"     // it ran as long as it may
+	EndImage       EndKind = "image"       // its image cannot be had
+	EndNoRoom      EndKind = "no_room"     // no machine takes it
+	EndQuota       EndKind = "quota"       // it would use more than is granted
+	EndRefused     EndKind = "refused"     // the rights for it are missing, or rules of the cluster refuse it
 )
 
 // End is the error of a sandbox that something outside of it ended.
@@ -22,6 +30,9 @@ type End struct {
 
 // Error is what happened.
 func (e *End) Error() string { return e.Text }
+
+// Passes reports whether the sandbox may answer again.
+func (e *End) Passes() bool { return e.Kind == EndUnreachable || e.Kind == EndNode }
 
 // Unwrap is the cause.
 func (e *End) Unwrap() error { return e.Err }

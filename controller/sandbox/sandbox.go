@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"agentsh/internal/wire"
+	"agentsh/policy"
 )
 
 // Backend creates sandboxes of one kind. Safe for concurrent use.
@@ -69,6 +70,77 @@ type Container struct {
 	DiskMB   int64  // of the container's own files
 	Network  string // "none", or the name of a network of the engine
 	Mounts   []Mount
+	Ways     Ways
+	Cluster  Cluster
+}
+
+// Ways are the destinations that the policy may allow connections to.
+type Ways struct {
+	Names bool // names are looked up
+	To    []policy.Way
+}
+
+// Cluster is what a harness says of the pod of a sandbox in a cluster.
+type Cluster struct {
+	Program     ProgramImage
+	PullSecrets []string
+	Account     string // service account
+	Place       Scheduling
+	Requests    Resources
+	FUSEDevice  string // resource of the device plugin; empty: the pod has no /dev/fuse
+	Seccomp     string // below the kubelet's directory, "RuntimeDefault" or "Unconfined"
+	AppArmor    string // name, "RuntimeDefault" or "Unconfined"
+	Shared      bool   // the pod has no user namespace, and parts of its /proc are masked
+	Open        bool   // no NetworkPolicy
+	DNS         string // namespace of the cluster's name servers
+	Labels      map[string]string
+	Annotations map[string]string
+	Managed     Managed
+	Times       ClusterTimes
+}
+
+// ProgramImage is how the program gets into a pod.
+type ProgramImage struct {
+	Image      string // empty: it is sent, and a shell of the sandbox's image receives it
+	PullPolicy string // of both images
+}
+
+// Scheduling says where a pod runs.
+type Scheduling struct {
+	RuntimeClass, PriorityClass string
+	NodeSelector                map[string]string
+	Tolerations                 []Toleration
+}
+
+// Toleration is a taint of nodes that a pod tolerates. Empty values have the meaning that
+// they have in a pod.
+type Toleration struct {
+	Key, Operator, Value, Effect string
+	Seconds                      int64 // 0: for ever
+}
+
+// Resources are what a scheduler reserves.
+type Resources struct {
+	MemoryMB int64
+	CPUs     float64
+}
+
+// Managed says which object of agent-sandbox makes the pod; zero: none.
+type Managed struct {
+	Sandbox  bool
+	WarmPool string // a claim on this pool
+}
+
+// ClusterTimes are times of a pod; 0: the default, or no limit.
+type ClusterTimes struct {
+	Start time.Duration // until the pod runs
+	Most  time.Duration // that the cluster lets it run
+}
+
+// Imaged is a sandbox that knows the image that it was made from.
+type Imaged interface {
+	// Image returns the image with its digest, if that is known only now.
+	Image() (digest string, ok bool)
 }
 
 // Mount is a directory or a file of the engine's machine, or a volume, in a container.

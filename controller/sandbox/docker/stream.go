@@ -77,7 +77,7 @@ func (s *stream) copy(inner net.Conn, b *Backend, m made) {
 	defer cancel()
 	var end *sandbox.End
 	err := m.ended(ctx, b, nil)
-	if errors.As(err, &end) && end.Kind != sandbox.EndUnreachable {
+	if errors.As(err, &end) && !end.Passes() {
 		s.cause = end
 	} else if last := s.messages.LastMessage(); strings.Contains(last, "memory was full") {
 		end = memoryEnd()

@@ -144,6 +144,14 @@ func end(ctx context.Context, s Stream, wait time.Duration) {
 	s.Kill()
 }
 
+// Image implements [sandbox.Imaged].
+func (x *box) Image() (digest string, ok bool) {
+	if x.place.cfg.Image == nil {
+		return "", false
+	}
+	return x.place.cfg.Image()
+}
+
 // ID implements [sandbox.Sandbox].
 func (x *box) ID() string { return x.id }
 

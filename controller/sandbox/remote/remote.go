@@ -44,6 +44,8 @@ type Config struct {
 	Lease time.Duration
 	// Release removes a place that was made for one sandbox, after the sandbox; nil: places stay.
 	Release func(context.Context) error
+	// Image returns the digest of the image of such a place, once it is known; nil: there is none.
+	Image func() (digest string, ok bool)
 	// Look has Collect ask the place in any case. Otherwise it asks only if this host has
 	// the directory of a sandbox whose controller is gone.
 	Look bool
@@ -315,7 +317,7 @@ func (b *Backend) again(ctx context.Context, req wire.PlaceRequest) (Stream, err
 		s, err := b.request(ctx, req)
 		var said refusal
 		var ended *sandbox.End
-		if err == nil || errors.As(err, &said) || errors.As(err, &ended) && ended.Kind != sandbox.EndUnreachable || !pause(ctx, wait) {
+		if err == nil || errors.As(err, &said) || errors.As(err, &ended) && !ended.Passes() || !pause(ctx, wait) {
 			return s, err
 		}
 	}
