@@ -82,6 +82,7 @@ var ranks = map[string]int{
 	"controller/sandbox/docker":      4, // a container for each sandbox, in which remote makes it
 	"controller/vmimage":             2, // what virtual machines boot from; starts none
 	"controller/sandbox/vm":          4, // a virtual machine for each sandbox, in which remote makes it
+	"controller/sandbox/kubernetes":  4, // a pod for each sandbox, in which remote makes it
 	"controller/sandbox/sandboxtest": 3, // what every backend must pass; reads audit logs
 	"controller/sandbox/host":        1,
 	"controller/git":                 2, // runs git of the host
@@ -173,6 +174,7 @@ var owners = map[string][]string{
 	"github.com/Microsoft/hcsshim":           {"controller/vmimage"},
 	"github.com/ulikunitz/xz":                {"controller/vmimage"},
 	"github.com/klauspost/compress":          {"controller/vmimage"},
+	"k8s.io":                                 {"controller/sandbox/kubernetes"},
 	"github.com/coder/websocket":             {"internal/socket"},
 	"github.com/mdlayher/vsock":              {"internal/socket"},
 	// It would make agentsh larger than it may be: doc/decisions/0048.

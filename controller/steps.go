@@ -363,6 +363,11 @@ func (r *run) waitReady(ctx context.Context) error {
 		return fail(ExitSandbox, hint, err)
 	}
 	r.box.hello = hello
+	if known, is := r.box.sandbox.(sandbox.Imaged); is && r.result.Image != nil {
+		if digest, ok := known.Image(); ok {
+			r.result.Image.Digest = digest
+		}
+	}
 	r.result.Policy, r.result.Engine = hello.PolicyDigest, short(hello.Engine)
 	r.result.Advisory = short(hello.Advisory)
 	for _, name := range hello.Degraded[:min(len(hello.Degraded), maxDegraded)] {

@@ -16,6 +16,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/docker"
+	"agentsh/controller/sandbox/kubernetes"
 	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/layout"
@@ -34,7 +35,7 @@ type placeFlags struct {
 }
 
 // backends are the values of --backend.
-var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name, docker.NamePodman}
+var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name, docker.NamePodman, kubernetes.Name}
 
 func (f *placeFlags) add(cmd *cobra.Command) {
 	f.flags = cmd.Flags()
@@ -43,7 +44,7 @@ func (f *placeFlags) add(cmd *cobra.Command) {
 		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, exec:PROGRAM ARGUMENT... that leads to a shell there, "+
 			"or of a socket where 'agentsh serve --listen' answers: "+socket.Forms+
 			"; or of the engine for docker and podman: unix://PATH, ssh://USER@HOST, tcp://HOST:PORT, context:NAME or connection:NAME "+
-			"(default: that of its own program)")
+			"(default: that of its own program); or of a cluster: "+kubernetes.Forms)
 	cmd.Flags().StringVar(&f.key, "connect-key", "", "`FILE` with the key of the place, for --backend socket")
 	cmd.Flags().DurationVar(&f.lease, "lease", remote.DefaultLease,
 		"elsewhere: how long the sandbox outlives a broken stream, and agentctl")
@@ -113,7 +114,7 @@ func (f placeFlags) check(config string) error {
 	}
 	switch {
 	case name == local.Name && f.connect != "":
-		return wrong("add --backend ssh, exec, socket, docker or podman", "--connect: the local backend is on this machine")
+		return wrong("add --backend ssh, exec, socket, docker, podman or kubernetes", "--connect: the local backend is on this machine")
 	case name == local.Name && f.key != "":
 		return wrong("add --backend socket", "--connect-key: the local backend is on this machine")
 	case name == local.Name:
@@ -125,6 +126,12 @@ func (f placeFlags) check(config string) error {
 	case f.isEngine() && f.key != "":
 		return wrong("see doc/platforms/docker.md", "--connect-key: an engine has no key of a place")
 	case f.isEngine():
+		return nil
+	case f.backend == kubernetes.Name && f.key != "":
+		return wrong("see doc/platforms/kubernetes.md", "--connect-key: a cluster has no key of a place")
+	case f.backend == kubernetes.Name && config != "":
+		return wrong("put "+layout.Config+" into the image, or mount it", "--agentsh-config: the configuration of the image applies there")
+	case f.backend == kubernetes.Name:
 		return nil
 	case f.connect == "":
 		return wrong("see doc/remote.md", "backend %s needs an address: write --connect, or connect in the harness", name)
@@ -156,6 +163,15 @@ func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Ba
 		})
 		if err != nil {
 			return nil, &failure{code: controller.ExitConfiguration, err: err, hint: "see doc/platforms/docker.md"}
+		}
+		return b, nil
+	}
+	if f.backend == kubernetes.Name {
+		b, err := kubernetes.Open(kubernetes.Config{
+			Address: f.connect, State: state, Agentsh: agentsh, Lease: f.lease, Look: f.look, Getenv: os.Getenv,
+		})
+		if err != nil {
+			return nil, &failure{code: controller.ExitConfiguration, err: err, hint: "see doc/platforms/kubernetes.md"}
 		}
 		return b, nil
 	}

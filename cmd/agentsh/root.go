@@ -38,6 +38,7 @@ var commands = []struct {
 	{"session", newSessionCommand},
 	{"mcp", newMCPCommand},
 	{"serve", newServeCommand},
+	{"copy-self", newCopySelfCommand},
 	{"init", projectcmd.NewInit},
 	{"trust", projectcmd.NewTrust},
 	{"policy", func() *cobra.Command { return policycmd.New(logFile) }},

@@ -234,7 +234,7 @@ func (c *container) explainStart(err error) error {
 		hint = "a container of an earlier run has the name: 'agentctl gc --backend " + c.b.cfg.Name + "' removes it"
 	case strings.Contains(text, "unable to find user") || strings.Contains(text, "no matching entries in passwd"):
 		hint = "container.user: write a UID, or a name that /etc/passwd of the image has"
-	case strings.Contains(text, "network") && errdefs.IsNotFound(err):
+	case strings.Contains(text, "network") && (errdefs.IsNotFound(err) || strings.Contains(text, "unable to find network")):
 		hint = "container.network: '" + c.b.cfg.Name + " network ls' lists what there is"
 	case strings.Contains(text, packagedProfiles):
 		hint = "install the package of agentsh on the engine's machine: podman reads the seccomp profile there"

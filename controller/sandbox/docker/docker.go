@@ -137,7 +137,11 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 	if _, err := agentfile.Find(b.facts(c.Image.ID).arch); err != nil && b.cfg.Agentsh == "" {
 		return fmt.Errorf("find supervisor: %w", err)
 	}
-	return errors.Join(checkLimits(info, c), checkMounts(c.Mounts, b.host), checkNetwork(c.Network))
+	err = errors.Join(checkLimits(info, c), checkMounts(c.Mounts, b.host), checkNetwork(c.Network))
+	if b.cfg.Name == NamePodman && strings.HasPrefix(b.host, schemeUnix) {
+		err = errors.Join(err, checkSources(c.Mounts))
+	}
+	return err
 }
 
 func (b *Backend) facts(id string) imageFacts {

@@ -15,6 +15,8 @@ import (
 
 	api "github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+
+	"agentsh/controller/sandbox"
 )
 
 // NamePodman is the name of the backend whose engine is podman. Its service serves the API of
@@ -94,6 +96,21 @@ func (b *Backend) checkKind(ctx context.Context) error {
 		return fmt.Errorf("the engine at %s is %s: run with --backend %s", b.host, is, is)
 	}
 	return nil
+}
+
+// checkSources rejects mounts of what this machine does not have. Podman would make the
+// directories.
+func checkSources(mounts []sandbox.Mount) error {
+	var errs []error
+	for _, m := range mounts {
+		if !path.IsAbs(m.Source) {
+			continue
+		}
+		if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("container.mounts: %w: the path must exist on the machine of the engine", err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // packagedProfiles is where packages have the seccomp profiles.

@@ -1,0 +1,206 @@
+// Package kubernetes makes sandboxes in pods of a cluster. Each sandbox is one pod, made from
+// the image of the harness: by itself, or by a Sandbox or a SandboxClaim of agent-sandbox.
+//
+// Process 1 of the pod is agentsh serve --container. An init container brings the program, or
+// this host sends it to a shell of the image. A stream is an exec of agentsh serve --stdio in
+// the pod, over which package remote makes the sandbox. When the supervisor ends, process 1
+// ends, and with it the pod. So nothing runs longer than the lease after its controller.
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	auth "k8s.io/api/authorization/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	authclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	netclient "k8s.io/client-go/kubernetes/typed/networking/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/local"
+	"agentsh/controller/sandbox/remote"
+	"agentsh/internal/agentfile"
+	"agentsh/internal/statedir"
+)
+
+// Config configures a backend.
+type Config struct {
+	Address string // of the cluster, see [Forms]; empty: that which kubectl uses
+	State   statedir.Dir
+	Agentsh string        // path of the supervisor's program; empty: see [agentfile.Find]
+	Lease   time.Duration // see [remote.Config]
+	Look    bool          // see [remote.Config]
+	Getenv  func(string) string
+}
+
+// Backend makes sandboxes in one namespace of a cluster.
+type Backend struct {
+	cfg     Config
+	cluster cluster
+	core    coreclient.CoreV1Interface
+	net     netclient.NetworkingV1Interface
+	auth    authclient.AuthorizationV1Interface
+	dynamic dynamic.Interface
+	here    *local.Backend // has the directories on this host
+}
+
+// quiet keeps messages of the client library from the terminal: its errors are returned.
+var quiet = sync.OnceFunc(func() {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+})
+
+// Open makes a backend. It does not connect to the cluster yet.
+func Open(cfg Config) (*Backend, error) {
+	quiet()
+	if cfg.Lease == 0 {
+		cfg.Lease = remote.DefaultLease
+	}
+	c, err := find(cfg.Address, cfg.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	c.rest.WarningHandler = rest.NoWarnings{}
+	c.rest.UserAgent = "agentctl"
+	c.rest.QPS, c.rest.Burst = requestRate, requestBurst
+	b := &Backend{cfg: cfg, cluster: c, here: local.New(local.Config{State: cfg.State})}
+	calls := c.calls()
+	var errs [4]error
+	b.core, errs[0] = coreclient.NewForConfig(calls)
+	b.net, errs[1] = netclient.NewForConfig(calls)
+	b.auth, errs[2] = authclient.NewForConfig(calls)
+	b.dynamic, errs[3] = dynamic.NewForConfig(calls)
+	return b, errors.Join(errs[:]...)
+}
+
+// Bounds of requests to the API server.
+const (
+	requestRate  = 50 // a second
+	requestBurst = 100
+	requestTime  = 30 * time.Second
+)
+
+// Name implements [sandbox.Backend].
+func (b *Backend) Name() string { return Name }
+
+// at names the cluster and the namespace in the directories of sandboxes.
+func (b *Backend) at() string { return Name + " " + b.cluster.rest.Host + " " + b.cluster.namespace }
+
+// Pull implements [sandbox.Puller]. Nodes get images, so only a name with a digest has one here.
+func (b *Backend) Pull(_ context.Context, name string) (sandbox.Image, error) {
+	return sandbox.Image{Name: name, ID: name, Digest: digestOf(name)}, nil
+}
+
+// Check implements [sandbox.Backend]. It asks the API server for the rights of this user.
+func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
+	c := s.Container
+	switch {
+	case s.Image != "":
+		return errors.New("a root file system of this host is for the local backend: leave out --image")
+	case s.Keep > 0:
+		return errors.New("a sandbox in a pod ends with its run: leave out --keep-sandbox, or use the local backend")
+	case c.Image.ID == "" && c.Cluster.Managed.WarmPool == "":
+		return errors.New("backend kubernetes makes a pod: write image: NAME in the harness")
+	case c.PIDs > 0:
+		return errors.New("container.pids: a cluster limits the processes of a pod for whole nodes: leave it out")
+	case c.Network != "" && c.Network != "none":
+		return errors.New("container.network: a pod has the network of its cluster: leave it out, or write none")
+	case c.Network == "none" && c.Cluster.Open:
+		return errors.New("container.network: none is a NetworkPolicy: leave out kubernetes.network_policy: false")
+	}
+	if err := checkMounts(c.Mounts); err != nil {
+		return err
+	}
+	if _, err := describe(c, nil, b.cfg.Lease); err != nil {
+		return err
+	}
+	if c.Cluster.Program.Image == "" {
+		if _, err := agentfile.Find(thisArch); err != nil && b.cfg.Agentsh == "" {
+			return fmt.Errorf("find supervisor: %w", err)
+		}
+	}
+	if err := b.checkRights(ctx, c.Cluster); err != nil {
+		return err
+	}
+	return b.checkPool(ctx, c.Cluster.Managed)
+}
+
+// right is something that a user may do in a namespace.
+type right struct{ verb, group, resource, part string }
+
+// rights are what a run needs.
+func rights(c sandbox.Cluster) []right {
+	out := []right{{"get", "", "pods", ""}, {"list", "", "pods", ""}, {"watch", "", "pods", ""}, {"create", "", "pods", "exec"}}
+	switch m := c.Managed; {
+	case m.WarmPool != "":
+		for _, verb := range managedVerbs {
+			out = append(out, right{verb, claims.Group, claims.Resource, ""})
+		}
+	case m.Sandbox:
+		for _, verb := range managedVerbs {
+			out = append(out, right{verb, sandboxes.Group, sandboxes.Resource, ""})
+		}
+	default:
+		out = append(out, right{"create", "", "pods", ""}, right{"delete", "", "pods", ""})
+	}
+	if !c.Open {
+		for _, verb := range []string{"create", "patch", "delete"} {
+			out = append(out, right{verb, "networking.k8s.io", "networkpolicies", ""})
+		}
+	}
+	return out
+}
+
+// managedVerbs are the verbs for objects of agent-sandbox.
+var managedVerbs = []string{"create", "patch", "delete"}
+
+// checkRights reports the rights that this user lacks.
+func (b *Backend) checkRights(ctx context.Context, c sandbox.Cluster) error {
+	var missing []string
+	for _, r := range rights(c) {
+		got, err := b.auth.SelfSubjectAccessReviews().Create(ctx, &auth.SelfSubjectAccessReview{Spec: auth.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &auth.ResourceAttributes{
+				Namespace: b.cluster.namespace, Verb: r.verb, Group: r.group, Resource: r.resource, Subresource: r.part,
+			},
+		}}, meta.CreateOptions{})
+		if err != nil {
+			return b.explain("ask for the rights of this user", err)
+		}
+		if !got.Status.Allowed {
+			name := r.verb + " " + r.resource
+			if r.part != "" {
+				name += "/" + r.part
+			}
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return &sandbox.End{
+		Kind: sandbox.EndRefused, Text: fmt.Sprintf("this user may not do in namespace %s: %s", b.cluster.namespace, list(missing)),
+		Hint: "have an administrator apply packaging/kubernetes, whose Role has these rights, and bind it to this user",
+	}
+}
+
+// Create implements [sandbox.Backend].
+func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	p := &place{b: b, spec: s}
+	in := remote.New(remote.Config{
+		Name: Name, Carrier: p, State: b.cfg.State, Lease: b.cfg.Lease, Release: p.remove, Image: p.image,
+	})
+	return in.Create(ctx, s)
+}
+
+// UsesImage implements [sandbox.Backend].
+func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
+
+var _ sandbox.Puller = (*Backend)(nil)
