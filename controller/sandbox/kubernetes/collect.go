@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -84,9 +83,9 @@ func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover,
 func (b *Backend) objects(ctx context.Context, label string) ([]found, error) {
 	var out []found
 	opts := meta.ListOptions{LabelSelector: label}
-	for _, kind := range []schema.GroupVersionResource{claims, sandboxes} {
-		list, err := b.dynamic.Resource(kind).Namespace(b.cluster.namespace).List(ctx, opts)
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) { // agent-sandbox is not there, or not for this user
+	for _, kind := range []schema.GroupVersionResource{claims, sandboxes, pods, policies} {
+		list, err := b.in(kind).List(ctx, opts)
+		if kind != pods && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) { // agent-sandbox is not there, or not for this user
 			continue
 		}
 		if err != nil {
@@ -94,51 +93,18 @@ func (b *Backend) objects(ctx context.Context, label string) ([]found, error) {
 		}
 		for _, o := range list.Items {
 			if o.GetDeletionTimestamp() == nil {
-				out = append(out, found{o.GetLabels()[labelRun], func(ctx context.Context) error { return b.deleteManaged(ctx, kind, o.GetName()) }})
-			}
-		}
-	}
-	pods, err := b.core.Pods(b.cluster.namespace).List(ctx, opts)
-	if err != nil {
-		return nil, b.explain("list pods", err)
-	}
-	for _, p := range pods.Items {
-		if p.DeletionTimestamp == nil {
-			out = append(out, found{p.Labels[labelRun], func(ctx context.Context) error { return b.deletePod(ctx, p.Name) }})
-		}
-	}
-	policies, err := b.net.NetworkPolicies(b.cluster.namespace).List(ctx, opts)
-	if err != nil && !apierrors.IsForbidden(err) {
-		return nil, b.explain("list network policies", err)
-	}
-	if err == nil {
-		for _, p := range policies.Items {
-			if p.DeletionTimestamp == nil {
-				out = append(out, found{p.Labels[labelRun], func(ctx context.Context) error { return b.deletePolicy(ctx, p.Name) }})
+				out = append(out, found{o.GetLabels()[labelRun], func(ctx context.Context) error { return b.remove(ctx, kind, o.GetName()) }})
 			}
 		}
 	}
 	return out, nil
 }
 
-// deletePod deletes a pod. One that is gone is no error.
-func (b *Backend) deletePod(ctx context.Context, name string) error {
-	return b.gone("delete pod "+name, b.core.Pods(b.cluster.namespace).Delete(ctx, name, meta.DeleteOptions{}))
-}
-
-func (b *Backend) deletePolicy(ctx context.Context, name string) error {
-	return b.gone("delete network policy "+name, b.net.NetworkPolicies(b.cluster.namespace).Delete(ctx, name, meta.DeleteOptions{}))
-}
-
-func (b *Backend) deleteManaged(ctx context.Context, kind schema.GroupVersionResource, name string) error {
-	err := b.dynamic.Resource(kind).Namespace(b.cluster.namespace).Delete(ctx, name, meta.DeleteOptions{})
-	return b.gone(fmt.Sprintf("delete %s %s", kind.Resource, name), err)
-}
-
-// gone is the error of a deletion, if the object may still be there.
-func (b *Backend) gone(what string, err error) error {
-	if err == nil || apierrors.IsNotFound(err) {
+// remove deletes an object. One that is gone is no error.
+func (b *Backend) remove(ctx context.Context, kind schema.GroupVersionResource, name string) error {
+	err := b.in(kind).Delete(ctx, name, meta.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	return b.explain(what, err)
+	return b.explain("delete "+name+" of "+kind.Resource, err)
 }

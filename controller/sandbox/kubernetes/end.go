@@ -94,7 +94,7 @@ const again = "start the run again"
 
 // ended returns why a pod is gone, or err if it is running or nobody knows.
 func (b *Backend) ended(ctx context.Context, p pod, err error) error {
-	got, failed := b.core.Pods(b.cluster.namespace).Get(ctx, p.name, meta.GetOptions{})
+	got, failed := b.getPod(ctx, p.name)
 	switch {
 	case apierrors.IsNotFound(failed) || failed == nil && got.UID != p.uid:
 		return &sandbox.End{
@@ -264,14 +264,14 @@ func (b *Backend) lastWarning(ctx context.Context, p *core.Pod, reason string) s
 	if reason != "" {
 		set["reason"] = reason
 	}
-	got, err := b.core.Events(b.cluster.namespace).List(ctx, meta.ListOptions{FieldSelector: set.AsSelector().String()})
-	if err != nil || len(got.Items) == 0 {
+	got, err := b.in(events).List(ctx, meta.ListOptions{FieldSelector: set.AsSelector().String()})
+	if err != nil {
 		return ""
 	}
-	last := got.Items[0]
-	for _, e := range got.Items {
-		if e.LastTimestamp.After(last.LastTimestamp.Time) {
-			last = e
+	var last core.Event
+	for i := range got.Items {
+		if e, err := typed[core.Event](&got.Items[i]); err == nil && !e.LastTimestamp.Before(&last.LastTimestamp) {
+			last = *e
 		}
 	}
 	return last.Message

@@ -15,12 +15,7 @@ import (
 	"sync"
 	"time"
 
-	auth "k8s.io/api/authorization/v1"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
-	authclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
-	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
-	netclient "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -45,9 +40,6 @@ type Config struct {
 type Backend struct {
 	cfg     Config
 	cluster cluster
-	core    coreclient.CoreV1Interface
-	net     netclient.NetworkingV1Interface
-	auth    authclient.AuthorizationV1Interface
 	dynamic dynamic.Interface
 	here    *local.Backend // has the directories on this host
 }
@@ -72,13 +64,8 @@ func Open(cfg Config) (*Backend, error) {
 	c.rest.UserAgent = "agentctl"
 	c.rest.QPS, c.rest.Burst = requestRate, requestBurst
 	b := &Backend{cfg: cfg, cluster: c, here: local.New(local.Config{State: cfg.State})}
-	calls := c.calls()
-	var errs [4]error
-	b.core, errs[0] = coreclient.NewForConfig(calls)
-	b.net, errs[1] = netclient.NewForConfig(calls)
-	b.auth, errs[2] = authclient.NewForConfig(calls)
-	b.dynamic, errs[3] = dynamic.NewForConfig(calls)
-	return b, errors.Join(errs[:]...)
+	b.dynamic, err = dynamic.NewForConfig(c.calls())
+	return b, err
 }
 
 // Bounds of requests to the API server.
@@ -166,15 +153,11 @@ var managedVerbs = []string{"create", "patch", "delete"}
 func (b *Backend) checkRights(ctx context.Context, c sandbox.Cluster) error {
 	var missing []string
 	for _, r := range rights(c) {
-		got, err := b.auth.SelfSubjectAccessReviews().Create(ctx, &auth.SelfSubjectAccessReview{Spec: auth.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &auth.ResourceAttributes{
-				Namespace: b.cluster.namespace, Verb: r.verb, Group: r.group, Resource: r.resource, Subresource: r.part,
-			},
-		}}, meta.CreateOptions{})
+		ok, err := b.allowed(ctx, r)
 		if err != nil {
-			return b.explain("ask for the rights of this user", err)
+			return err
 		}
-		if !got.Status.Allowed {
+		if !ok {
 			name := r.verb + " " + r.resource
 			if r.part != "" {
 				name += "/" + r.part

@@ -32,7 +32,7 @@ func (b *Backend) checkPool(ctx context.Context, m sandbox.Managed) error {
 	if m.WarmPool == "" {
 		return nil
 	}
-	_, err := b.dynamic.Resource(pools).Namespace(b.cluster.namespace).Get(ctx, m.WarmPool, meta.GetOptions{})
+	_, err := b.in(pools).Get(ctx, m.WarmPool, meta.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return &sandbox.End{
@@ -78,7 +78,7 @@ func (p *place) makeManaged(ctx context.Context, t template) (meta.OwnerReferenc
 	o.SetAPIVersion(kind.GroupVersion().String())
 	o.SetName(p.name())
 	o.SetLabels(t.labels)
-	made, err := p.b.dynamic.Resource(kind).Namespace(p.b.cluster.namespace).Create(ctx, &o, meta.CreateOptions{})
+	made, err := p.b.in(kind).Create(ctx, &o, meta.CreateOptions{})
 	if apierrors.IsNotFound(err) {
 		return meta.OwnerReference{}, &sandbox.End{Kind: sandbox.EndRefused, Text: "the cluster has no " + o.GetKind(), Hint: noAgentSandbox, Err: err}
 	}
@@ -126,8 +126,7 @@ func (p *place) renew(ctx context.Context) {
 		if err != nil {
 			return // a map of texts
 		}
-		_, _ = p.b.dynamic.Resource(p.kind()).Namespace(p.b.cluster.namespace).Patch(
-			ctx, p.name(), types.MergePatchType, patch, meta.PatchOptions{})
+		_, _ = p.b.in(p.kind()).Patch(ctx, p.name(), types.MergePatchType, patch, meta.PatchOptions{})
 	}
 }
 

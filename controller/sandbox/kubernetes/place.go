@@ -13,6 +13,7 @@ import (
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"agentsh/controller/sandbox"
@@ -88,14 +89,13 @@ func (p *place) removeMade(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
-	var err error
-	if kind := p.kind(); kind.Resource != "" {
-		err = p.b.deleteManaged(ctx, kind, p.name())
-	} else {
-		err = p.b.deletePod(ctx, p.name())
+	kind := p.kind()
+	if kind.Resource == "" {
+		kind = pods
 	}
+	err := p.b.remove(ctx, kind, p.name())
 	if !p.spec.Container.Cluster.Open {
-		err = errors.Join(err, p.b.deletePolicy(ctx, p.name()))
+		err = errors.Join(err, p.b.remove(ctx, policies, p.name()))
 	}
 	if err == nil {
 		p.asked, p.pod = false, pod{}
@@ -151,11 +151,11 @@ func (p *place) make(ctx context.Context) error {
 // makeObjects makes the objects of the sandbox. The network of the pod is closed before there
 // is a pod.
 func (p *place) makeObjects(ctx context.Context, t template, labels map[string]string) error {
-	c, namespace := p.spec.Container, p.b.cluster.namespace
+	c := p.spec.Container
 	if !c.Cluster.Open {
 		n := networkPolicy(p.name(), labels, map[string]string{labelRun: p.spec.RunID}, c)
-		if _, err := p.b.net.NetworkPolicies(namespace).Create(ctx, n, meta.CreateOptions{}); err != nil {
-			return p.b.explain("make a network policy", err)
+		if err := p.b.makePolicy(ctx, n); err != nil {
+			return err
 		}
 	}
 	by := meta.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: p.name()}
@@ -163,13 +163,7 @@ func (p *place) makeObjects(ctx context.Context, t template, labels map[string]s
 	if p.kind().Resource != "" {
 		by, err = p.makeManaged(ctx, t)
 	} else {
-		var made *core.Pod
-		made, err = p.b.core.Pods(namespace).Create(ctx, &core.Pod{ObjectMeta: t.object(p.name()), Spec: t.spec}, meta.CreateOptions{})
-		if err != nil {
-			err = p.b.explain("make a pod", err)
-		} else {
-			by.UID = made.UID
-		}
+		by.UID, err = p.b.makePod(ctx, &core.Pod{ObjectMeta: t.object(p.name()), Spec: t.spec})
 	}
 	if err != nil {
 		return err
@@ -195,7 +189,7 @@ func (p *place) own(ctx context.Context, by meta.OwnerReference) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.b.net.NetworkPolicies(p.b.cluster.namespace).Patch(ctx, p.name(), types.MergePatchType, patch, meta.PatchOptions{})
+	_, err = p.b.in(policies).Patch(ctx, p.name(), types.MergePatchType, patch, meta.PatchOptions{})
 	return p.b.explain("give the network policy to its pod", err)
 }
 
@@ -206,10 +200,9 @@ const eventInterval = 3 * time.Second
 func (b *Backend) waitRunning(ctx context.Context, run string) (*core.Pod, error) {
 	var last *core.Pod
 	for {
-		list, err := b.core.Pods(b.cluster.namespace).List(ctx, meta.ListOptions{LabelSelector: labelRun + "=" + run})
+		list, version, err := b.listPods(ctx, meta.ListOptions{LabelSelector: labelRun + "=" + run})
 		if err == nil {
-			for i := range list.Items {
-				last = &list.Items[i]
+			for _, last = range list {
 				if done, err := isRunning(last); done || err != nil {
 					return last, err
 				}
@@ -217,7 +210,7 @@ func (b *Backend) waitRunning(ctx context.Context, run string) (*core.Pod, error
 			if err := b.eventsOf(ctx, last); err != nil {
 				return nil, err
 			}
-			last, err = b.watch(ctx, run, list.ResourceVersion, last)
+			last, err = b.watch(ctx, run, version, last)
 			if last != nil && err == nil {
 				if done, err := isRunning(last); done || err != nil {
 					return last, err
@@ -255,7 +248,7 @@ func pause(ctx context.Context, wait time.Duration) bool {
 func (b *Backend) watch(ctx context.Context, run, version string, last *core.Pod) (*core.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventInterval)
 	defer cancel()
-	w, err := b.core.Pods(b.cluster.namespace).Watch(ctx, meta.ListOptions{LabelSelector: labelRun + "=" + run, ResourceVersion: version})
+	w, err := b.in(pods).Watch(ctx, meta.ListOptions{LabelSelector: labelRun + "=" + run, ResourceVersion: version})
 	if err != nil {
 		if ctx.Err() != nil {
 			err = nil
@@ -268,11 +261,13 @@ func (b *Backend) watch(ctx context.Context, run, version string, last *core.Pod
 		case <-ctx.Done():
 			return last, nil
 		case e, ok := <-w.ResultChan():
-			got, is := e.Object.(*core.Pod)
-			if !ok || !is { // listing it again says more
+			o, is := e.Object.(*unstructured.Unstructured)
+			if !ok || !is || o.GetKind() != "Pod" { // listing it again says more
 				return last, nil
 			}
-			last = got
+			if last, err = typed[core.Pod](o); err != nil {
+				return nil, err
+			}
 			if done, err := isRunning(last); done || err != nil {
 				return last, nil
 			}

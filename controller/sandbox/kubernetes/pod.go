@@ -187,7 +187,9 @@ func apparmorOf(name string) *core.AppArmorProfile {
 func resources(s sandbox.Container) (limits, requests core.ResourceList, err error) {
 	limits, requests = core.ResourceList{}, core.ResourceList{}
 	mebi := func(n int64) resource.Quantity { return *resource.NewQuantity(n<<20, resource.BinarySI) }
-	milli := func(cpus float64) resource.Quantity { return *resource.NewMilliQuantity(int64(cpus*1000), resource.DecimalSI) }
+	milli := func(cpus float64) resource.Quantity {
+		return *resource.NewMilliQuantity(int64(cpus*1000), resource.DecimalSI)
+	}
 	if s.MemoryMB > 0 {
 		limits[core.ResourceMemory] = mebi(s.MemoryMB)
 	}

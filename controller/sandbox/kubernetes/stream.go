@@ -10,9 +10,7 @@ import (
 	"sync"
 	"time"
 
-	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"agentsh/controller/sandbox"
@@ -24,8 +22,10 @@ import (
 // does not know WebSockets.
 func (b *Backend) executor(p pod, argv []string) (remotecommand.Executor, error) {
 	config := b.cluster.own()
-	u := b.core.RESTClient().Post().Resource("pods").Name(p.name).Namespace(b.cluster.namespace).SubResource("exec").VersionedParams(
-		&core.PodExecOptions{Container: p.container, Command: argv, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
+	u, err := b.execURL(p, argv)
+	if err != nil {
+		return nil, err
+	}
 	first, err := remotecommand.NewWebSocketExecutor(config, "GET", u.String())
 	if err != nil {
 		return nil, err
