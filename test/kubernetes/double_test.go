@@ -116,8 +116,8 @@ func (d *double) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		name, part, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
 		verb := verbs[r.Method][1]
 		switch {
-		case part != "":
-			verb = "create"
+		case part != "": // as Kubernetes names a WebSocket
+			verb = map[string]string{http.MethodGet: "get", http.MethodPost: "create"}[r.Method]
 		case name != "":
 			verb = verbs[r.Method][0]
 		case r.URL.Query().Get("watch") != "":

@@ -192,7 +192,9 @@ func (n *node) delete(name string) {
 	delete(n.pods, name)
 	n.mu.Unlock()
 	if r != nil {
-		_ = syscall.Kill(r.init, syscall.SIGTERM) // as a kubelet; unshare passes nothing on
+		if r.init > 0 {
+			_ = syscall.Kill(r.init, syscall.SIGTERM) // as a kubelet; unshare passes nothing on
+		}
 		limit := time.NewTimer(5 * time.Second)
 		defer limit.Stop()
 		select {

@@ -101,7 +101,7 @@ func spec(id string) sandbox.Spec {
 	return sandbox.Spec{
 		RunID: id, EnvDir: layout.EnvDir, Home: layout.Home, Container: sandbox.Container{Image: sandbox.Image{Name: image, ID: image}},
 		Policy: []wire.PolicySource{{Name: "p.yaml", Data: []byte("version: 1\nname: p\ncommand_rules: [{name: all, commands: ['*'], decision: allow}]\n" +
-			"file_rules: [{name: all, paths: [/sandbox/**, /usr/**, /bin/**, /lib/**, /lib64/**], decision: allow}]\n")}},
+			"file_rules: [{name: all, paths: [/sandbox/**, /usr/**, /bin/**, /lib/**, /lib64/**], operations: ['*'], decision: allow}]\n")}},
 	}
 }
 
@@ -167,7 +167,7 @@ func TestPodsThatCannotBeHad(t *testing.T) {
 	}{
 		"image": {func(_ *double, s *sandbox.Spec) { s.Container.Image.ID = "registry.invalid/none:1" }, sandbox.EndImage, "image_pull_secrets"},
 		"quota": {func(d *double, _ *sandbox.Spec) { d.refuse = refused("exceeded quota: q") }, sandbox.EndQuota, "ResourceQuota"},
-		"rules": {func(d *double, _ *sandbox.Spec) { d.refuse = refused(`violates PodSecurity "restricted"`) }, sandbox.EndRefused, "enforce=privileged"},
+		"rules": {func(d *double, _ *sandbox.Spec) { d.refuse = refused(`violates PodSecurity "restricted"`) }, sandbox.EndRefused, "enforce=baseline"},
 		"shell": {func(_ *double, s *sandbox.Spec) {
 			s.Container.Cluster.Times.Start = 2 * time.Second
 			s.Container.Cluster.Program.Image = "a:1"
@@ -188,9 +188,9 @@ func TestPodsThatCannotBeHad(t *testing.T) {
 	}
 	t.Run("rights", func(t *testing.T) {
 		d, b := open(t, 0)
-		d.denied["create pods/exec"], d.denied["patch networkpolicies"] = true, true
+		d.denied["get pods/exec"], d.denied["patch networkpolicies"] = true, true
 		err := b.Check(t.Context(), spec("no-1"))
-		if err == nil || !strings.Contains(err.Error(), "may not do in namespace agents: create pods/exec, patch networkpolicies") {
+		if err == nil || !strings.Contains(err.Error(), "may not do in namespace agents: get pods/exec, patch networkpolicies") {
 			t.Error(err)
 		}
 	})

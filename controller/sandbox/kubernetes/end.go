@@ -42,7 +42,8 @@ func (b *Backend) explain(what string, err error) error {
 		end.Kind, end.Hint = sandbox.EndQuota, "the namespace has a ResourceQuota: set container.memory_mb and cpus"
 	case apierrors.IsForbidden(err) && strings.Contains(text, "violates PodSecurity"):
 		end.Kind = sandbox.EndRefused
-		end.Hint = "the namespace needs the label pod-security.kubernetes.io/enforce=privileged, as packaging/kubernetes sets it"
+		end.Hint = "label the namespace pod-security.kubernetes.io/enforce=baseline, before Kubernetes 1.35 and for container.user 0 privileged: " +
+			"see packaging/kubernetes"
 	case apierrors.IsForbidden(err) && strings.Contains(text, "maximum") && strings.Contains(text, "usage per"):
 		end.Kind, end.Hint = sandbox.EndQuota, "the namespace has a LimitRange: lower container.memory_mb and cpus"
 	case apierrors.IsForbidden(err):

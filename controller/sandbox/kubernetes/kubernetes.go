@@ -10,6 +10,7 @@ package kubernetes
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"sync"
@@ -46,7 +47,13 @@ type Backend struct {
 
 // quiet keeps messages of the client library from the terminal: its errors are returned.
 var quiet = sync.OnceFunc(func() {
-	klog.LogToStderr(false)
+	flags := flag.NewFlagSet("", flag.PanicOnError)
+	klog.InitFlags(flags)
+	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "FATAL"} {
+		if err := flags.Set(name, value); err != nil {
+			panic("kubernetes: " + err.Error()) // the library has no such flag any more
+		}
+	}
 	klog.SetOutput(io.Discard)
 })
 
@@ -125,7 +132,8 @@ type right struct{ verb, group, resource, part string }
 
 // rights are what a run needs.
 func rights(c sandbox.Cluster) []right {
-	out := []right{{"get", "", "pods", ""}, {"list", "", "pods", ""}, {"watch", "", "pods", ""}, {"create", "", "pods", "exec"}}
+	// A stream is a GET where it is a WebSocket, and a POST with SPDY.
+	out := []right{{"get", "", "pods", ""}, {"list", "", "pods", ""}, {"watch", "", "pods", ""}, {"create", "", "pods", "exec"}, {"get", "", "pods", "exec"}}
 	switch m := c.Managed; {
 	case m.WarmPool != "":
 		for _, verb := range managedVerbs {

@@ -245,7 +245,7 @@ func TestErrorsOfTheAPIServerAreExplained(t *testing.T) {
 	}{
 		{forbidden("exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"), sandbox.EndQuota, "ResourceQuota raised"},
 		{forbidden("failed quota: q: must specify limits.memory"), sandbox.EndQuota, "set container.memory_mb"},
-		{forbidden(`violates PodSecurity "baseline:latest": procMount`), sandbox.EndRefused, "pod-security.kubernetes.io/enforce=privileged"},
+		{forbidden(`violates PodSecurity "baseline:latest": procMount`), sandbox.EndRefused, "pod-security.kubernetes.io/enforce=baseline"},
 		{forbidden(`User "x" cannot create resource "pods"`), sandbox.EndRefused, "apply packaging/kubernetes"},
 		{apierrors.NewUnauthorized("expired"), sandbox.EndRefused, "log in to the cluster again"},
 		{apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "n"), sandbox.EndRefused, "make the namespace"},
