@@ -46,9 +46,10 @@ type node struct {
 // running is a pod on the node.
 type running struct {
 	cmd   *exec.Cmd
-	init  int // process 1 of the pod, as this machine numbers it
+	init  int // process 1; 0: not started of the pod, as this machine numbers it
 	user  string
 	ended chan struct{}
+	execs []context.CancelFunc // under the lock of the node
 }
 
 // enter makes the root of a pod and starts its process 1. Distributions let everybody open
@@ -87,7 +88,7 @@ func newNode(t *testing.T) *node {
 	t.Cleanup(func() {
 		n.mu.Lock()
 		for _, r := range n.pods {
-			_ = r.cmd.Process.Kill()
+			r.kill()
 		}
 		n.mu.Unlock()
 		n.all.Wait()
@@ -200,7 +201,7 @@ func (n *node) delete(name string) {
 		select {
 		case <-r.ended:
 		case <-limit.C:
-			_ = r.cmd.Process.Kill()
+			r.kill()
 		}
 	}
 	n.api.removed(name)
@@ -211,15 +212,37 @@ func (n *node) kill(name string, why func(*core.Pod)) {
 	n.api.update(name, why)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	_ = n.pods[name].cmd.Process.Kill()
+	n.pods[name].kill()
+}
+
+// cut ends the streams to a pod.
+func (n *node) cut(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, end := range n.pods[name].execs {
+		end()
+	}
+}
+
+// kill ends all processes of a pod. A process that changed its user does not end with its parent.
+func (r *running) kill() {
+	if r.init > 0 {
+		_ = syscall.Kill(r.init, syscall.SIGKILL)
+	}
+	_ = r.cmd.Process.Kill()
 }
 
 // Exec implements [streaming.Runtime].
 func (n *node) Exec(
 	ctx context.Context, name string, argv []string, in io.Reader, out, errs io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize,
 ) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	n.mu.Lock()
 	r := n.pods[name]
+	if r != nil {
+		r.execs = append(r.execs, cancel)
+	}
 	n.mu.Unlock()
 	if r == nil {
 		return errors.New("container not found")
@@ -227,7 +250,7 @@ func (n *node) Exec(
 	enter := []string{"-t", strconv.Itoa(r.init), "-m", "-p", "-n", "--", "setpriv", "--reuid", r.user, "--regid", r.user, "--clear-groups",
 		"--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd := exec.CommandContext(ctx, "nsenter", append(enter, argv...)...)
-	cmd.Stdout, cmd.Stderr = out, errs
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, errs, time.Second
 	stdin, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()

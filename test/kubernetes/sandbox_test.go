@@ -212,13 +212,13 @@ func TestAControllerThatIsGoneLeavesAPodForTheLeaseOnly(t *testing.T) {
 	if len(owner) != 1 || owner[0].UID != pod.UID || owner[0].Kind != "Pod" {
 		t.Errorf("the network policy belongs to %+v", owner)
 	}
-	d.server.CloseClientConnections()
 	d.mu.Lock()
 	d.refuse = func(_, _ string) *meta.Status { // for this controller the cluster is away
 		return &meta.Status{TypeMeta: meta.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: meta.StatusFailure, Code: http.StatusServiceUnavailable,
 			Reason: meta.StatusReasonServiceUnavailable, Message: "starting"}
 	}
 	d.mu.Unlock()
+	d.node.cut("agentsh-gone-1")
 	d.node.mu.Lock()
 	r := d.node.pods["agentsh-gone-1"]
 	d.node.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/remote"
