@@ -36,11 +36,12 @@ check: lint race cross ## all checks for a change: about 10 minutes
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unused code
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/arm64/*.sh test/kernels/*.sh test/places/*.sh test/platforms/*.sh test/agents/*.sh test/ordinary/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/arm64/*.sh test/kernels/*.sh test/places/*.sh test/platforms/*.sh test/agents/*.sh test/ordinary/*.sh test/cluster/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 tidy:
 	$(GO) mod tidy -diff
+	cd test/kubernetes && $(GO) mod tidy -diff && $(GO) vet .
 
 # Code that neither a program nor a test reaches. The methods named group mark types.
 deadcode: $(TOOLS)/deadcode-v0.52.0
@@ -84,11 +85,23 @@ services: deps-check ## databases of the machine, reached from sessions by a rul
 	packaging/deps.sh services
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_SERVICES=1 $(GO) test -count=1 -v -run TestDatabasesOfTheMachine ./supervisor
 
-# dockerd of Debian, in namespaces of its own.
+# dockerd and podman of Debian, in namespaces of their own.
 .PHONY: engines
-engines: deps-check ## sandboxes in containers of a real engine, its faults and its ends: 2 minutes
+engines: deps-check ## sandboxes in containers of real engines, their faults and their ends: 8 minutes
 	packaging/deps.sh places
-	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ENGINES=1 $(GO) test -p 1 -count=1 -run 'TestContainerEngines|TestRunsInContainersOfDocker|TestContainersThatEndAreExplained' ./controller/sandbox/sandboxtest ./cmd/agentctl
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ENGINES=1 $(GO) test -p 1 -timeout 1h -count=1 -run 'TestContainerEngines|TestRunsInContainersOf|TestContainersThatEndAreExplained' ./controller/sandbox/sandboxtest ./cmd/agentctl
+
+# The backend for clusters, against a double of the API server. It is a module of its own.
+.PHONY: kubernetes cluster
+kubernetes: deps-check ## sandboxes in pods of a double, with upstream's streams and real processes: a minute
+	cd test/kubernetes && $(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test -race -count=1 .
+
+# Kubernetes, containerd and the others are built from the module proxy: a quarter of an hour, once.
+CLUSTER := $(TOOLS)/cluster
+cluster: deps-check build ## sandboxes in pods of a real cluster of one node, its faults and its ends: 10 minutes
+	packaging/deps.sh places
+	GO=$(GO) test/cluster/build.sh $(CLUSTER)
+	$(AS_ROOT) env GO="$(GO)" test/cluster/run.sh $(CLUSTER)
 
 # Git, shell, Python, Node, Go, Rust, Java, C and Ruby: test/ordinary/rows.tsv.
 ordinary: build ## usual commands of eight stacks under agent-sandbox as natively, as root and as a user: 6 minutes

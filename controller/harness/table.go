@@ -212,7 +212,8 @@ var kubernetesFields = []field{
 	{name: "warm_pool", kind: kindText, format: format{pattern: objectRE, means: objectText},
 		doc: "SandboxWarmPool of agent-sandbox that gives the pod, by a SandboxClaim."},
 	{name: "start_seconds", kind: kindInt, limits: limits{max: 86400}, doc: "Seconds until the pod runs; 300."},
-	{name: "max_seconds", kind: kindInt, limits: limits{min: 60, max: 1 << 30}, doc: "Seconds after which the cluster ends the pod; no limit."},
+	{name: "max_seconds", kind: kindInt, limits: limits{min: 60, max: 1 << 30},
+		doc: "Seconds after which the cluster ends the pod; no limit."},
 }
 
 var securityFields = []field{
@@ -358,7 +359,7 @@ var fields = []field{
 	{name: "connect", kind: kindText, private: true,
 		doc: "Address of the place for backend: ssh://USER@HOST, exec:PROGRAM ARGUMENT..., one of a socket, or of an engine."},
 	{name: "connect_key", kind: kindText, private: true, path: pathHost, doc: "File with the key of the place, for backend: socket."},
-	{name: "container", kind: kindStruct, doc: "The container of the sandbox, for backend: docker, podman or kubernetes.", fields: containerFields},
+	{name: "container", kind: kindStruct, doc: "The container of the sandbox, for backends with one.", fields: containerFields},
 	{name: "kubernetes", kind: kindStruct, doc: "The pod of the sandbox, for backend: kubernetes.", fields: kubernetesFields},
 	{name: "security", kind: kindStruct, doc: "Scanners and hooks.", fields: securityFields},
 	{name: "trigger", kind: kindText, doc: "Expression over events that starts the agent."},

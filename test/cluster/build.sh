@@ -2,10 +2,14 @@
 # Build the programs of a small Kubernetes cluster from the Go module proxy into DIRECTORY, where
 # they stay: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, etcd,
 # containerd with its shim and ctr, runc, plugins of CNI, and the controller of agent-sandbox.
-# The first time takes a quarter of an hour. 'build.sh DIRECTORY' does nothing for what is there.
+# The first time takes a quarter of an hour. Nothing is done for what is there.
+#
+#   build.sh DIRECTORY [NAME...]: all, or those of kubernetes etcd containerd runc cni agent-sandbox
 set -euo pipefail
 
 dir=$(mkdir -p "$1" && cd "$1" && pwd)
+shift
+wanted=" ${*:-kubernetes etcd containerd runc cni agent-sandbox} "
 go=${GO:-go}
 
 kubernetes=v1.37.2
@@ -19,6 +23,7 @@ agentsandbox=v0.5.6
 build() {
 	local name=$1 version=$2 module=$3 work
 	shift 3
+	case $wanted in *" $name "*) ;; *) return ;; esac
 	if [ "$(cat "$dir/$name.version" 2>/dev/null)" = "$version" ]; then return; fi
 	echo "building $name $version" >&2
 	work=$(mktemp -d)

@@ -160,7 +160,8 @@ func initOf(pid int) int {
 		return 0
 	}
 	line, _ := os.ReadFile("/proc/" + strconv.Itoa(child) + "/cmdline")
-	if first, _, _ := strings.Cut(string(line), "\x00"); first == "bash" || first == "unshare" || first == "setpriv" || first == "env" || first == "" {
+	switch first, _, _ := strings.Cut(string(line), "\x00"); first {
+	case "bash", "unshare", "setpriv", "env", "":
 		return 0
 	}
 	return child

@@ -64,7 +64,8 @@ func TestMain(m *testing.M) {
 // open makes a double with a node, and a backend that uses it.
 func open(t *testing.T, lease time.Duration) (*double, *kubernetes.Backend) {
 	t.Helper()
-	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("nsenter"), testenv.Program("setpriv"), testenv.Program("ip"))
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	testenv.Need(t, testenv.Program("nsenter"), testenv.Program("setpriv"), testenv.Program("ip"))
 	d := newDouble(t, newNode(t))
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config")
@@ -214,8 +215,8 @@ func TestAControllerThatIsGoneLeavesAPodForTheLeaseOnly(t *testing.T) {
 	}
 	d.mu.Lock()
 	d.refuse = func(_, _ string) *meta.Status { // for this controller the cluster is away
-		return &meta.Status{TypeMeta: meta.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: meta.StatusFailure, Code: http.StatusServiceUnavailable,
-			Reason: meta.StatusReasonServiceUnavailable, Message: "starting"}
+		return &meta.Status{TypeMeta: meta.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: meta.StatusFailure,
+			Code: http.StatusServiceUnavailable, Reason: meta.StatusReasonServiceUnavailable, Message: "starting"}
 	}
 	d.mu.Unlock()
 	d.node.cut("agentsh-gone-1")

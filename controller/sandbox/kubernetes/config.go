@@ -58,8 +58,8 @@ func find(address string, getenv func(string) string) (cluster, error) {
 		if address == "" && getenv("KUBERNETES_SERVICE_HOST") != "" {
 			return inside()
 		}
-		return cluster{}, fmt.Errorf("no context of a kubeconfig is chosen: name one with --connect %sNAME; 'kubectl config get-contexts' lists them",
-			schemeContext)
+		return cluster{}, fmt.Errorf("no context of a kubeconfig is chosen: name one with --connect %sNAME; "+
+			"'kubectl config get-contexts' lists them", schemeContext)
 	}
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: name}
 	overrides.Context.Namespace = namespace

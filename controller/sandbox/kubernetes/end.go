@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"regexp"
 	"strings"
 
 	core "k8s.io/api/core/v1"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"agentsh/controller/sandbox"
+	"agentsh/internal/lazy"
 )
 
 // list joins names.
@@ -42,8 +42,8 @@ func (b *Backend) explain(what string, err error) error {
 		end.Kind, end.Hint = sandbox.EndQuota, "the namespace has a ResourceQuota: set container.memory_mb and cpus"
 	case apierrors.IsForbidden(err) && strings.Contains(text, "violates PodSecurity"):
 		end.Kind = sandbox.EndRefused
-		end.Hint = "label the namespace pod-security.kubernetes.io/enforce=baseline, before Kubernetes 1.35 and for container.user 0 privileged: " +
-			"see packaging/kubernetes"
+		end.Hint = "label the namespace pod-security.kubernetes.io/enforce=baseline, before Kubernetes 1.35 and for " +
+			"container.user 0 privileged: see packaging/kubernetes"
 	case apierrors.IsForbidden(err) && strings.Contains(text, "maximum") && strings.Contains(text, "usage per"):
 		end.Kind, end.Hint = sandbox.EndQuota, "the namespace has a LimitRange: lower container.memory_mb and cpus"
 	case apierrors.IsForbidden(err):
@@ -55,7 +55,8 @@ func (b *Backend) explain(what string, err error) error {
 	case apierrors.IsAlreadyExists(err):
 		end.Kind, end.Hint = sandbox.EndRefused, "an earlier run has the name: 'agentctl gc --backend kubernetes' removes it"
 	case apierrors.IsInvalid(err) && strings.Contains(text, "procMount"):
-		end.Kind, end.Hint = sandbox.EndRefused, "the cluster has no procMount for pods: write kubernetes: {user_namespace: false} and see doc/platforms/kubernetes.md"
+		end.Kind = sandbox.EndRefused
+		end.Hint = "the cluster has no procMount for pods: write kubernetes: {user_namespace: false} and see doc/platforms/kubernetes.md"
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 		end.Kind = sandbox.EndRefused
 	case isAway(err):
@@ -142,7 +143,8 @@ var disruptions = map[string]struct {
 	kind       sandbox.EndKind
 	text, hint string
 }{
-	"PreemptionByScheduler": {sandbox.EndPreempted, "was preempted: a pod of a higher priority needed its place", "start the run again, or name a higher kubernetes.priority_class"},
+	"PreemptionByScheduler": {sandbox.EndPreempted, "was preempted: a pod of a higher priority needed its place",
+		"start the run again, or name a higher kubernetes.priority_class"},
 	"DeletionByTaintManager": {sandbox.EndNode, "was deleted because its node did not answer or has a taint",
 		"start the run again; kubernetes.tolerations let it stay"},
 	"EvictionByEvictionAPI": {sandbox.EndEvicted, "was evicted: somebody empties its node", again},
@@ -229,7 +231,7 @@ func hopeless(p *core.Pod) *sandbox.End {
 }
 
 // userNamespaces matches what nodes say that have no user namespaces for pods.
-var userNamespaces = regexp.MustCompile(`(?i)user ?namespace|userns|hostUsers|idmap`)
+var userNamespaces = lazy.Regexp(`(?i)user ?namespace|userns|hostUsers|idmap`)
 
 // nodeHint says what to do about a message of a node.
 func nodeHint(message string) string {
@@ -238,7 +240,7 @@ func nodeHint(message string) string {
 		return "install the profile on the nodes: kubectl apply -k packaging/kubernetes; or name another in kubernetes.seccomp"
 	case strings.Contains(strings.ToLower(message), "apparmor"):
 		return "load the profile on the nodes, or name another in kubernetes.apparmor"
-	case userNamespaces.MatchString(message):
+	case userNamespaces().MatchString(message):
 		return "its nodes give pods no user namespace: write kubernetes: {user_namespace: false} and see doc/platforms/kubernetes.md"
 	case strings.Contains(message, `"/bin/sh"`):
 		return "name an image with agentsh in kubernetes.agentsh_image: then any image will do"
@@ -249,7 +251,7 @@ func nodeHint(message string) string {
 // eventsOf returns an end that only the events of a pod tell; nil: there is none.
 func (b *Backend) eventsOf(ctx context.Context, p *core.Pod) error {
 	message := b.lastWarning(ctx, p, "FailedCreatePodSandBox")
-	if message != "" && userNamespaces.MatchString(message) {
+	if message != "" && userNamespaces().MatchString(message) {
 		return &sandbox.End{Kind: sandbox.EndRefused, Text: "the node cannot make the pod: " + message, Hint: nodeHint(message)}
 	}
 	return nil

@@ -133,7 +133,8 @@ type right struct{ verb, group, resource, part string }
 // rights are what a run needs.
 func rights(c sandbox.Cluster) []right {
 	// A stream is a GET where it is a WebSocket, and a POST with SPDY.
-	out := []right{{"get", "", "pods", ""}, {"list", "", "pods", ""}, {"watch", "", "pods", ""}, {"create", "", "pods", "exec"}, {"get", "", "pods", "exec"}}
+	out := []right{{"get", "", "pods", ""}, {"list", "", "pods", ""}, {"watch", "", "pods", ""},
+		{"create", "", "pods", "exec"}, {"get", "", "pods", "exec"}}
 	switch m := c.Managed; {
 	case m.WarmPool != "":
 		for _, verb := range managedVerbs {

@@ -105,7 +105,8 @@ func TestAPodOfAUserHasNoRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	main, first := got.spec.Containers[0], got.spec.InitContainers[0]
-	if got.spec.HostUsers != nil || main.SecurityContext.ProcMount != nil || *main.SecurityContext.SeccompProfile.LocalhostProfile != seccompRoot ||
+	rights := main.SecurityContext
+	if got.spec.HostUsers != nil || rights.ProcMount != nil || *rights.SeccompProfile.LocalhostProfile != seccompRoot ||
 		!main.VolumeMounts[0].ReadOnly || first.VolumeMounts[0].ReadOnly || main.Command[0] != program || first.Image != "agentsh:1" {
 		t.Errorf("%+v\n%+v", main, first)
 	}
@@ -204,7 +205,8 @@ func TestEndsOfPodsAreNamed(t *testing.T) {
 		switch {
 		case tt.want == "" && end != nil:
 			t.Errorf("%s: %+v", name, end)
-		case tt.want != "" && (end == nil || end.Kind != tt.want || !strings.Contains(end.Text, tt.text) || !strings.HasPrefix(end.Text, "pod p ")):
+		case tt.want != "" && (end == nil || end.Kind != tt.want || !strings.Contains(end.Text, tt.text) ||
+			!strings.HasPrefix(end.Text, "pod p ")):
 			t.Errorf("%s: %+v, want %s and %q", name, end, tt.want, tt.text)
 		}
 	}

@@ -25,7 +25,8 @@ var (
 	pools     = schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxwarmpools"}
 )
 
-const noAgentSandbox = "install agent-sandbox in the cluster (https://agent-sandbox.sigs.k8s.io), or leave out kubernetes.agent_sandbox and warm_pool"
+const noAgentSandbox = "install agent-sandbox in the cluster (https://agent-sandbox.sigs.k8s.io), or " +
+	"leave out kubernetes.agent_sandbox and warm_pool"
 
 // checkPool checks that the warm pool exists.
 func (b *Backend) checkPool(ctx context.Context, m sandbox.Managed) error {
@@ -80,7 +81,9 @@ func (p *place) makeManaged(ctx context.Context, t template) (meta.OwnerReferenc
 	o.SetLabels(t.labels)
 	made, err := p.b.in(kind).Create(ctx, &o, meta.CreateOptions{})
 	if apierrors.IsNotFound(err) {
-		return meta.OwnerReference{}, &sandbox.End{Kind: sandbox.EndRefused, Text: "the cluster has no " + o.GetKind(), Hint: noAgentSandbox, Err: err}
+		return meta.OwnerReference{}, &sandbox.End{
+			Kind: sandbox.EndRefused, Text: "the cluster has no " + o.GetKind(), Hint: noAgentSandbox, Err: err,
+		}
 	}
 	if err != nil {
 		return meta.OwnerReference{}, p.b.explain("make "+o.GetKind(), err)

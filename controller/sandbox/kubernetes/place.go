@@ -299,5 +299,6 @@ func isRunning(p *core.Pod) (bool, error) {
 // passes reports whether an API server may answer again.
 func passes(err error) bool {
 	return apierrors.ReasonForError(err) == meta.StatusReasonUnknown || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsResourceExpired(err)
+		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) ||
+		apierrors.IsResourceExpired(err)
 }

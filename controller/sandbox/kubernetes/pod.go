@@ -142,7 +142,8 @@ func copyProgram(k sandbox.Cluster, main core.Container) core.Container {
 func secure(k sandbox.Cluster, who user) *core.SecurityContext {
 	yes, no, isRoot := true, false, who.uid == 0
 	out := &core.SecurityContext{
-		RunAsUser: &who.uid, RunAsGroup: &who.gid, AllowPrivilegeEscalation: &no, Capabilities: &core.Capabilities{Drop: []core.Capability{"ALL"}},
+		RunAsUser: &who.uid, RunAsGroup: &who.gid, AllowPrivilegeEscalation: &no,
+		Capabilities:   &core.Capabilities{Drop: []core.Capability{"ALL"}},
 		SeccompProfile: seccompOf(k.Seccomp, isRoot), AppArmorProfile: apparmorOf(k.AppArmor),
 	}
 	if !isRoot {
