@@ -49,6 +49,7 @@ strip="-s -w"
 build kubernetes $kubernetes k8s.io/kubernetes -ldflags "$strip -X $version.gitVersion=$kubernetes" \
 	$k/kube-apiserver $k/kube-controller-manager $k/kube-scheduler $k/kubelet $k/kubectl
 CGO_ENABLED=0 build etcd $etcd go.etcd.io/etcd/server/v3 -ldflags "$strip" go.etcd.io/etcd/server/v3
+if [ -e "$dir/bin/server" ]; then mv "$dir/bin/server" "$dir/bin/etcd"; fi # the module's main package has this name
 c=github.com/containerd/containerd/v2
 build containerd $containerd $c -ldflags "$strip" $c/cmd/containerd $c/cmd/containerd-shim-runc-v2 $c/cmd/ctr
 build runc $runc github.com/opencontainers/runc -tags seccomp -ldflags "$strip -X main.version=${runc#v}" github.com/opencontainers/runc

@@ -81,7 +81,7 @@ CONF
 declare -A pids
 start() {
 	case $1 in
-	etcd) set -- etcd server --data-dir "$dir/etcd" --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
+	etcd) set -- etcd etcd --data-dir "$dir/etcd" --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
 		--listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync ;;
 	apiserver) set -- apiserver kube-apiserver --etcd-servers http://127.0.0.1:2379 --cert-dir "$dir/certs" --advertise-address 10.99.0.1 \
 		--service-account-key-file "$dir/certs/sa.key" --service-account-signing-key-file "$dir/certs/sa.key" \
