@@ -156,7 +156,7 @@ func rights(c sandbox.Cluster) []right {
 }
 
 // managedVerbs are the verbs for objects of agent-sandbox.
-var managedVerbs = []string{"create", "patch", "delete"}
+var managedVerbs = []string{"create", "get", "patch", "delete"}
 
 // checkRights reports the rights that this user lacks.
 func (b *Backend) checkRights(ctx context.Context, c sandbox.Cluster) error {
@@ -186,10 +186,7 @@ func (b *Backend) checkRights(ctx context.Context, c sandbox.Cluster) error {
 // Create implements [sandbox.Backend].
 func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
 	p := &place{b: b, spec: s}
-	in := remote.New(remote.Config{
-		Name: Name, Carrier: p, State: b.cfg.State, Lease: b.cfg.Lease, Release: p.remove, Image: p.image,
-	})
-	return in.Create(ctx, s)
+	return remote.New(p.remote()).Create(ctx, s)
 }
 
 // UsesImage implements [sandbox.Backend].

@@ -110,6 +110,24 @@ func (p *place) kind() schema.GroupVersionResource {
 	return schema.GroupVersionResource{}
 }
 
+// startRenewing renews the lifetime of the object until stopRenewing.
+func (p *place) startRenewing(ctx context.Context) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() { // ends with cancel
+		defer close(done)
+		p.renew(ctx)
+	}()
+	p.renewing = func() { cancel(); <-done }
+}
+
+func (p *place) stopRenewing() {
+	if p.renewing != nil {
+		p.renewing()
+		p.renewing = nil
+	}
+}
+
 // renew renews the lifetime of the object until ctx ends. A renewal that fails is tried again at
 // the next interval: the lifetime is that of several.
 func (p *place) renew(ctx context.Context) {

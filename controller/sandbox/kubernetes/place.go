@@ -47,6 +47,13 @@ func (p *place) Shell() bool { return false }
 // Check implements [remote.Carrier].
 func (p *place) Check() error { return nil }
 
+// remote configures how the sandbox is made in the pod.
+func (p *place) remote() remote.Config {
+	return remote.Config{
+		Name: Name, Carrier: p, State: p.b.cfg.State, Lease: p.b.cfg.Lease, Release: p.remove, Image: p.image,
+	}
+}
+
 // name is that of all objects of the sandbox.
 func (p *place) name() string { return "agentsh-" + strings.ToLower(p.spec.RunID) }
 
@@ -80,10 +87,7 @@ func (p *place) remove(ctx context.Context) error {
 }
 
 func (p *place) removeMade(ctx context.Context) error {
-	if p.renewing != nil {
-		p.renewing()
-		p.renewing = nil
-	}
+	p.stopRenewing()
 	if !p.asked {
 		return nil
 	}
@@ -169,13 +173,7 @@ func (p *place) makeObjects(ctx context.Context, t template, labels map[string]s
 		return err
 	}
 	if p.kind().Resource != "" {
-		renewing, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		done := make(chan struct{})
-		go func() { // ends with cancel
-			defer close(done)
-			p.renew(renewing)
-		}()
-		p.renewing = func() { cancel(); <-done }
+		p.startRenewing(ctx)
 	}
 	if c.Cluster.Open {
 		return nil
