@@ -56,7 +56,9 @@ const volumes = `
 apiVersion: v1
 kind: PersistentVolume
 metadata: {name: NAME}
-spec: {capacity: {storage: 1Gi}, accessModes: [ReadOnlyMany], storageClassName: none, hostPath: {path: PATH}, claimRef: {namespace: agentsh, name: NAME}}
+spec:
+  {capacity: {storage: 1Gi}, accessModes: [ReadOnlyMany], storageClassName: none, hostPath: {path: PATH},
+   claimRef: {namespace: agentsh, name: NAME}}
 ---
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -221,8 +223,11 @@ func (c real) ends(t *testing.T) {
 	}
 	t.Run("quota", func(t *testing.T) {
 		c.kubectl("", "-n", "agentsh", "create", "quota", "none", "--hard=pods=0")
+		used := func() bool {
+			return strings.Contains(c.kubectl("", "-n", "agentsh", "get", "quota", "none", "-o", "yaml"), "used:")
+		}
 		defer c.kubectl("", "-n", "agentsh", "delete", "quota", "none")
-		for look := time.Tick(200 * time.Millisecond); !strings.Contains(c.kubectl("", "-n", "agentsh", "get", "quota", "none", "-o", "yaml"), "used:"); {
+		for look := time.Tick(200 * time.Millisecond); !used(); {
 			<-look
 		}
 		_, err := c.begin(t, c.backend(t, 0), "ends-2", func(*sandbox.Container) {})
