@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"time"
 
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -110,7 +111,7 @@ func (b *Backend) ended(ctx context.Context, p pod, err error) error {
 		end.Err = err
 		return end
 	}
-	if err != nil && (nodeAway(err) || !isReady(got)) {
+	if err != nil && (nodeAway(err) || !isReady(got) && !exited(err)) {
 		return &sandbox.End{
 			Kind: sandbox.EndNode, Err: err, Hint: "look at its node: 'kubectl describe node " + got.Spec.NodeName + "'",
 			Text: fmt.Sprintf("node %s of pod %s does not answer: %s", got.Spec.NodeName, p.name, innermost(err)),
@@ -120,6 +121,33 @@ func (b *Backend) ended(ctx context.Context, p pod, err error) error {
 		return b.explain("stream to pod "+p.name, err)
 	}
 	return err
+}
+
+// exited reports whether an error is the status of a command, which its node has reported.
+func exited(err error) bool {
+	var status interface{ ExitStatus() int }
+	return errors.As(err, &status)
+}
+
+// killed reports whether an error is the status of a command that a signal ended.
+func killed(err error) bool {
+	var status interface{ ExitStatus() int }
+	return errors.As(err, &status) && status.ExitStatus() > 128
+}
+
+// statusWait is the time between two looks at a pod whose status comes late.
+const statusWait = 300 * time.Millisecond
+
+// endedSoon is like ended. A node reports the end of a pod after that of its commands, so it
+// waits until ctx ends for that of a pod whose command a signal ended.
+func (b *Backend) endedSoon(ctx context.Context, p pod, err error) error {
+	for {
+		why := b.ended(ctx, p, err)
+		var end *sandbox.End
+		if !killed(err) || errors.As(why, &end) || !pause(ctx, statusWait) {
+			return why
+		}
+	}
 }
 
 // nodeAway reports whether the API server says that it cannot reach the kubelet of a node.

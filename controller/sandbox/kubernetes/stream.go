@@ -79,7 +79,7 @@ func (s *stream) carry(ctx context.Context, e remotecommand.Executor, inner net.
 	asking, done := context.WithTimeout(context.Background(), askTime)
 	defer done()
 	var end *sandbox.End
-	why := b.ended(asking, p, err)
+	why := b.endedSoon(asking, p, err)
 	last := s.messages.LastMessage()
 	switch {
 	case errors.As(why, &end) && !end.Passes():
