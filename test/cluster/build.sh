@@ -56,3 +56,8 @@ build runc $runc github.com/opencontainers/runc -tags seccomp -ldflags "$strip -
 p=github.com/containernetworking/plugins/plugins
 CGO_ENABLED=0 build cni $cni github.com/containernetworking/plugins -ldflags "$strip" $p/main/bridge $p/main/loopback $p/ipam/host-local
 build agent-sandbox $agentsandbox sigs.k8s.io/agent-sandbox -ldflags "$strip" sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller
+if [ -e "$dir/agent-sandbox.version" ]; then # its objects are in the module
+	mod=$("$go" mod download -json sigs.k8s.io/agent-sandbox@$agentsandbox | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	mkdir -p "$dir/crds"
+	cp "$mod"/k8s/crds/*.yaml "$dir/crds/"
+fi

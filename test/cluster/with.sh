@@ -15,7 +15,7 @@ fi
 bin=$(cd "$1" && pwd)
 dir=$(mkdir -p "$2" && cd "$2" && pwd)
 shift 2
-export PATH=$bin/bin:$PATH CLUSTER=$dir KUBECONFIG=$dir/kubeconfig
+export PATH=$bin/bin:$PATH CLUSTER=$dir CLUSTER_CRDS=$bin/crds KUBECONFIG=$dir/kubeconfig
 mount --make-rprivate /
 mkdir -p /var/lib/kubelet "$dir"/{kubelet,log,etcd,certs,cni}
 mount --bind "$dir/kubelet" /var/lib/kubelet

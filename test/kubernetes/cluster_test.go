@@ -151,10 +151,96 @@ func TestCluster(t *testing.T) {
 			c.empty()
 		})
 	}
+	t.Run("agent-sandbox", c.agentSandbox)
 	t.Run("ends", c.ends)
 	t.Run("the API server is started again", c.restarted)
 	t.Run("the demo", c.demo)
 	t.Run("a kubelet is killed", c.nodeGone)
+}
+
+// pool is a warm pool with the programs of this machine: packaging/kubernetes/warm-pool with
+// other volumes and images.
+const pool = `
+apiVersion: extensions.agents.x-k8s.io/v1beta1
+kind: SandboxTemplate
+metadata: {name: agents, namespace: agentsh}
+spec:
+  networkPolicyManagement: Unmanaged
+  podTemplate:
+    spec:
+      restartPolicy: Never
+      hostUsers: false
+      automountServiceAccountToken: false
+      serviceAccountName: agentsh-sandbox
+      initContainers:
+        - name: agentsh
+          image: localhost/agentsh:1
+          command: [/usr/bin/agentsh, copy-self, /.agentsh/agentsh]
+          securityContext: &rights
+            runAsUser: 1000
+            runAsGroup: 1000
+            runAsNonRoot: true
+            allowPrivilegeEscalation: false
+            procMount: Unmasked
+            capabilities: {drop: [ALL]}
+            seccompProfile: {type: Localhost, localhostProfile: agentsh/seccomp-user.json}
+          volumeMounts: [{name: agentsh, mountPath: /.agentsh}]
+      containers:
+        - name: sandbox
+          image: localhost/bare:1
+          command: [/.agentsh/agentsh, serve, --container, 8760h]
+          workingDir: /
+          securityContext: *rights
+          resources: {limits: {agentsh.test/fuse: "1"}}
+          volumeMounts:
+            - {name: agentsh, mountPath: /.agentsh, readOnly: true}
+            - {name: usr, mountPath: /usr, readOnly: true}
+            - {name: alternatives, mountPath: /etc/alternatives, readOnly: true}
+      volumes:
+        - {name: agentsh, emptyDir: {}}
+        - {name: usr, persistentVolumeClaim: {claimName: usr}}
+        - {name: alternatives, persistentVolumeClaim: {claimName: alternatives}}
+---
+apiVersion: extensions.agents.x-k8s.io/v1beta1
+kind: SandboxWarmPool
+metadata: {name: agents, namespace: agentsh}
+spec: {replicas: 1, sandboxTemplateRef: {name: agents}}
+`
+
+// agentSandbox runs the suite in a Sandbox and in claims on a warm pool, by the controller of
+// agent-sandbox.
+func (c real) agentSandbox(t *testing.T) {
+	c.kubectl("", "apply", "--server-side", "-f", os.Getenv("CLUSTER_CRDS"))
+	log, err := os.Create(os.Getenv("CLUSTER") + "/log/agent-sandbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	controller := exec.Command("agent-sandbox-controller", "--extensions", "--leader-elect=false", "--enable-webhook=false",
+		"--metrics-bind-address=0", "--health-probe-bind-address=0")
+	controller.Stdout, controller.Stderr = log, log
+	if err := controller.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = controller.Process.Kill()
+		_ = controller.Wait()
+	}()
+	t.Run("a Sandbox", func(t *testing.T) {
+		s := wants()
+		s.Cluster.Managed.Sandbox = true
+		sandboxtest.Run(t, c.backend(t, 0), s)
+		c.empty()
+	})
+	t.Run("a claim on a warm pool", func(t *testing.T) {
+		c.kubectl(pool, "apply", "-f", "-")
+		c.kubectl("", "-n", "agentsh", "wait", "--for=jsonpath={.status.readyReplicas}=1", "sandboxwarmpool/agents", "--timeout=180s")
+		var s sandbox.Container
+		s.Cluster.Managed.WarmPool = "agents"
+		sandboxtest.Run(t, c.backend(t, 0), s)
+		c.kubectl("", "-n", "agentsh", "delete", "sandboxwarmpool/agents")
+		c.empty()
+	})
 }
 
 // begin makes a sandbox that is ready.
