@@ -120,9 +120,7 @@ func (x *box) carry(ctx context.Context, b *Backend, req wire.PlaceRequest, s St
 			if err == nil {
 				continue
 			}
-			if why == nil {
-				why = err
-			}
+			why = reason(why, err)
 		}
 		x.conn.Fail(sandbox.ErrGone)
 		if why != nil {
@@ -130,6 +128,16 @@ func (x *box) carry(ctx context.Context, b *Backend, req wire.PlaceRequest, s St
 		}
 		return
 	}
+}
+
+// reason returns why a sandbox is gone: why its stream ended, or why it cannot be reached again,
+// if that is known better. Both may be nil.
+func reason(ended, again error) error {
+	var of *sandbox.End
+	if ended == nil || errors.As(again, &of) && (!errors.As(ended, &of) || of.Passes()) {
+		return again
+	}
+	return ended
 }
 
 // end waits for the end of a stream, and then ends it by force.
