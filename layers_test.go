@@ -124,7 +124,11 @@ var ranks = map[string]int{
 	"cmd/agentsh/policycmd":          6, // the commands of a policy's author
 	"cmd/agentsh/projectcmd":         6, // what a person decides about a project
 	"cmd/agentsh":                    7,
-	"cmd/agentctl":                   5,
+	"cmd/agentctl/output":            5, // what commands print; knows no flags
+	"cmd/agentctl/settings":          6, // flags and configuration that several commands have
+	"cmd/agentctl/batchcmd":          7,
+	"cmd/agentctl/sandboxcmd":        7,
+	"cmd/agentctl":                   8,
 	"test/evasions/policy":           0, // scripts that policy probe carries
 	"test/evasions/controller":       5, // lets the corpus attack packages of the controller
 	"test/suites/judge":              0, // compares what other people's suites print
@@ -146,7 +150,6 @@ var beside = map[string][]string{
 	"seccomp/target":           {"seccomp"},
 	"supervisor/notify/engine": {"seccomp", "seccomp/target"},
 	"supervisor/netns":         {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
-	"cmd/agentctl":             {"controller/report", "controller/batch", "controller/boxes"},
 	"controller/report":        {"controller/batch"},
 	"supervisor/guest":         {"supervisor/place"},
 	"controller/attach":        {"controller/record"},

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"agentsh/cmd/agentctl/sandboxcmd"
 	"agentsh/controller"
 	"agentsh/internal/wire"
 )
@@ -139,7 +140,7 @@ func TestQuestionsOfAllRunsAreAnsweredByOperators(t *testing.T) {
 			}
 		})
 	}
-	var list []question
+	var list []sandboxcmd.Question
 	eventually(t, func() bool {
 		out, errs, code := p.try("", "approvals", "list", "--json")
 		if list = nil; json.Unmarshal([]byte(out), &list) != nil || code != 0 && !strings.Contains(errs, "not ready yet") {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/record"
 )
@@ -30,7 +32,7 @@ Runs of the backend local without --keep-sandbox, and of 'agentctl mcp', cannot 
 taken over.`,
 		Example:           "  agentctl attach latest",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeRuns(func(r record.Run) bool { return r.Status == record.StatusAbandoned && len(r.Command) > 0 }),
+		ValidArgsFunction: settings.CompleteRuns(func(r record.Run) bool { return r.Status == record.StatusAbandoned && len(r.Command) > 0 }),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return takeOver(cmd.Context(), args[0], asJSON, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -41,34 +43,34 @@ taken over.`,
 
 // takeOver ends a run with the options that it was started with.
 func takeOver(ctx context.Context, name string, asJSON bool, stdout, stderr io.Writer) error {
-	one, err := findRun(name)
+	one, err := settings.FindRun(name)
 	if err != nil {
 		return err
 	}
 	if len(one.Command) == 0 {
-		return &failure{
-			code: controller.ExitSandbox, err: fmt.Errorf("run %s was not started by 'agentctl run': nobody can take it over", one.RunID),
-			hint: "'agentctl gc' removes what is left of it",
+		return &output.Failure{
+			Code: controller.ExitSandbox, Err: fmt.Errorf("run %s was not started by 'agentctl run': nobody can take it over", one.RunID),
+			Hint: "'agentctl gc' removes what is left of it",
 		}
 	}
-	var f runFlags
-	cmd := f.command()
+	var f settings.Run
+	cmd := runCommand(&f)
 	if err := cmd.ParseFlags(one.Command); err != nil {
 		return fmt.Errorf("command line of run %s: %w", one.RunID, err)
 	}
-	args := f.keepFor(cmd, cmd.Flags().Args())
+	args := f.KeepFor(cmd, cmd.Flags().Args())
 	if len(args) != 1 {
 		return fmt.Errorf("command line of run %s: no harness file", one.RunID)
 	}
 	if err := os.Chdir(one.Dir); err != nil {
-		return &failure{code: controller.ExitConfiguration, err: fmt.Errorf("directory of run %s: %w", one.RunID, err)}
+		return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("directory of run %s: %w", one.RunID, err)}
 	}
-	o, err := f.options(args[0])
+	o, err := f.Options(args[0])
 	if err != nil {
 		return err
 	}
-	f.json = asJSON
-	return f.finish(ctx, o, stdout, stderr, func(ctx context.Context, o controller.Options) (controller.Result, error) {
+	f.JSON = asJSON
+	return f.Finish(ctx, o, stdout, stderr, func(ctx context.Context, o controller.Options) (controller.Result, error) {
 		return controller.TakeOver(ctx, o, one.RunID)
 	})
 }

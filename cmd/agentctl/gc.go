@@ -8,13 +8,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/internal/text"
 )
 
 func newGCCommand() *cobra.Command {
 	var asJSON, dryRun bool
-	var place placeFlags
+	var place settings.Placement
 	days := int(controller.RecordAge / (24 * time.Hour))
 	cmd := &cobra.Command{
 		Use:   "gc",
@@ -35,16 +37,16 @@ removes there what this user's runs left.`,
 			if days < 0 || days > maxDays {
 				return fmt.Errorf("--runs-older-than %d: a number of days", days)
 			}
-			place.look = true
-			state, backend, err := place.openState("", "")
+			place.Look = true
+			state, backend, err := place.OpenState("", "")
 			if err != nil {
 				return err
 			}
 			found, failed := controller.Collect(cmd.Context(), state, backend, controller.CollectOptions{
-				RunsOlderThan: time.Duration(days) * 24 * time.Hour, Images: imageCache(), DryRun: dryRun,
+				RunsOlderThan: time.Duration(days) * 24 * time.Hour, Images: settings.ImageCache(), DryRun: dryRun,
 			})
 			if asJSON {
-				err = writeJSON(cmd.OutOrStdout(), append([]controller.Collected{}, found...))
+				err = output.WriteJSON(cmd.OutOrStdout(), append([]controller.Collected{}, found...))
 			} else {
 				err = printCollected(cmd.OutOrStdout(), found, dryRun)
 			}
@@ -52,12 +54,12 @@ removes there what this user's runs left.`,
 				return err
 			}
 			if failed != nil {
-				return &failure{code: controller.ExitSandbox, err: failed}
+				return &output.Failure{Code: controller.ExitSandbox, Err: failed}
 			}
 			return nil
 		},
 	}
-	place.add(cmd)
+	place.Add(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "remove nothing, and print what would be removed")
 	cmd.Flags().IntVar(&days, "runs-older-than", days,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
 	"agentsh/controller/vmimage"
 	"agentsh/internal/text"
@@ -53,7 +54,7 @@ virtio, FUSE, overlayfs and virtual sockets or virtio-serial: see doc/platforms/
 			}
 			made, err := vmimage.Build(cmd.Context(), o)
 			if err != nil {
-				return &failure{code: controller.ExitConfiguration, err: err}
+				return &output.Failure{Code: controller.ExitConfiguration, Err: err}
 			}
 			return printImage(cmd, made, asJSON)
 		},
@@ -91,7 +92,7 @@ func printImage(cmd *cobra.Command, made vmimage.Image, asJSON bool) error {
 		b.RootBytes = info.Size()
 	}
 	if asJSON {
-		return writeJSON(cmd.OutOrStdout(), b)
+		return output.WriteJSON(cmd.OutOrStdout(), b)
 	}
 	out := cmd.OutOrStdout()
 	fmt.Fprintf(out, "%s: kernel %s (%s), %d modules\n", text.Visible(b.Path), text.Visible(b.Kernel), b.Arch, b.Modules)

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"agentsh/cmd/agentctl/settings"
 )
 
 // example is the harness that init writes: it runs as it is.
@@ -68,7 +70,7 @@ model.`,
 	runtimes := append([]string{ofExample}, starterNames()...)
 	cmd.Flags().StringVar(&runtime, "runtime", ofExample, "write a harness for this agent program: "+strings.Join(runtimes, ", "))
 	cmd.Flags().StringVar(&program, "program", "", "`FILE` of the agent program (default: the one in PATH)")
-	complete(cmd, "runtime", runtimes)
+	settings.Complete(cmd, "runtime", runtimes)
 	return cmd
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/batch"
 	"agentsh/controller/harness"
@@ -19,62 +20,9 @@ import (
 	"agentsh/internal/text"
 )
 
-// loadFlags are the common flags of the commands that load a harness.
-type loadFlags struct {
-	forge  string
-	forges []string
-	root   string
-	event  string
-}
-
-func (f *loadFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.forge, "forge", "", "merge the blocks of this forge (github, gitlab, forgejo, jira)")
-	cmd.Flags().StringSliceVar(&f.forges, "known-forge", nil, "further names of forges that blocks may have")
-	cmd.Flags().StringVar(&f.root, "root", "", "directory that paths start from (default: of the file, or its parent when named harness)")
-	cmd.Flags().StringVar(&f.event, "event", "", "JSON file that overlay guards see as event")
-	complete(cmd, "forge", []string{"github", "gitlab", "forgejo", "jira"})
-}
-
-// complete sets the completions of a flag.
-func complete(cmd *cobra.Command, flag string, words []string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-	if err != nil {
-		panic("agentctl: flag " + flag + ": " + err.Error())
-	}
-}
-
-// maxEvent is the largest event file, in bytes.
-const maxEvent = 4 << 20
-
-// options makes the options of a loader.
-func (f *loadFlags) options() (harness.Options, error) {
-	o := harness.Options{Forge: f.forge, Forges: f.forges, Root: f.root}
-	if dir, err := os.UserCacheDir(); err == nil {
-		o.Cache = filepath.Join(dir, "agentctl", "bases")
-	}
-	if f.event == "" {
-		return o, nil
-	}
-	info, err := os.Stat(f.event)
-	if err != nil {
-		return o, fmt.Errorf("read the event: %w", err)
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxEvent {
-		return o, fmt.Errorf("read the event: %s is not a file of at most %d bytes", f.event, maxEvent)
-	}
-	data, err := os.ReadFile(f.event)
-	if err != nil {
-		return o, fmt.Errorf("read the event: %w", err)
-	}
-	if err := json.Unmarshal(data, &o.Event); err != nil {
-		return o, fmt.Errorf("read the event %s: %w", f.event, err)
-	}
-	return o, nil
-}
-
 func newLintCommand() *cobra.Command {
-	var flags runFlags
-	var output string
+	var flags settings.Run
+	var format string
 	var strict bool
 	cmd := &cobra.Command{
 		Use: "lint [FILE|DIR]...",
@@ -97,50 +45,45 @@ json lists what only a run can know as notes of the rule only-run.
 
 Exit code 2 when a problem is an error.`,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: settings.CompleteYAML,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !slices.Contains(problemFormats, output) {
-				return fmt.Errorf("unknown output format %q: one of %s", output, strings.Join(problemFormats, ", "))
+			if !slices.Contains(output.ProblemFormats, format) {
+				return fmt.Errorf("unknown output format %q: one of %s", format, strings.Join(output.ProblemFormats, ", "))
 			}
-			o, err := flags.load.options()
+			o, err := flags.Load.Options()
 			if err != nil {
 				return err
 			}
 			ps, files, err := lintAll(args, o, func(name string) (harness.Problems, error) {
-				return flags.check(cmd.Context(), cmd.ErrOrStderr(), name)
+				return flags.Check(cmd.Context(), cmd.ErrOrStderr(), name)
 			})
 			if err != nil {
 				return err
 			}
-			if output != formatJSON {
+			if format != output.FormatJSON {
 				ps = slices.DeleteFunc(ps, func(p harness.Problem) bool { return p.Rule == harness.RuleOnlyRun })
 			}
 			if strict {
 				ps = ps.Strict()
 			}
-			if err := printProblems(cmd.OutOrStdout(), ps, output); err != nil {
+			if err := output.PrintProblems(cmd.OutOrStdout(), ps, format); err != nil {
 				return err
 			}
 			if ps.HasErrors() {
-				return &failure{code: controller.ExitConfiguration}
+				return &output.Failure{Code: controller.ExitConfiguration}
 			}
-			if output == formatText && len(ps) == 0 {
+			if format == output.FormatText && len(ps) == 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: no problems\n", text.Count(files, "file"))
 			}
 			return nil
 		},
 	}
-	flags.load.add(cmd)
-	flags.addInputs(cmd, "", "check also what 'run --repo `DIR`' would refuse on this machine")
-	cmd.Flags().StringVarP(&output, "output", "o", formatText, "text, json, github or sarif")
+	flags.Load.Add(cmd)
+	flags.AddInputs(cmd, "", "check also what 'run --repo `DIR`' would refuse on this machine")
+	cmd.Flags().StringVarP(&format, "output", "o", output.FormatText, "text, json, github or sarif")
 	cmd.Flags().BoolVar(&strict, "strict", false, "deprecations are errors")
-	complete(cmd, "output", problemFormats)
+	settings.Complete(cmd, "output", output.ProblemFormats)
 	return cmd
-}
-
-// completeYAML completes YAML files and directories.
-func completeYAML(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 }
 
 // lintAll checks files and the harness files of directories. It returns the
@@ -327,7 +270,7 @@ func lintForge(l *harness.Loader, name string) harness.Problems {
 		more := controller.Lint(name, h)
 		if !h.Policy.IsSet() && l.MayWrite(name, "policy") {
 			more = slices.DeleteFunc(more, func(p harness.Problem) bool { return p.Rule == harness.RuleRequired })
-			more = append(more, onlyRun(name, "only a forge block or an overlay names the policy: give --forge and --event of the run")...)
+			more = append(more, settings.OnlyRun(name, "only a forge block or an overlay names the policy: give --forge and --event of the run")...)
 		}
 		ps = append(ps, more...)
 	}

@@ -8,15 +8,17 @@ import (
 	"strings"
 	"testing"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 )
 
 // linted are the problems of lint --repo --output json.
-func (p *fixture) linted(more ...string) (problems []problemJSON, code int) {
+func (p *fixture) linted(more ...string) (problems []output.ProblemJSON, code int) {
 	p.t.Helper()
 	args := append([]string{"lint", "harness.yaml", "--repo", "repo", "--out", "out", "--output", "json"}, more...)
 	out, errs, code := p.try("", args...)
-	var report struct{ Problems []problemJSON }
+	var report struct{ Problems []output.ProblemJSON }
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		p.t.Fatalf("lint: %v\n%s%s", err, out, errs)
 	}
@@ -90,7 +92,7 @@ func TestLintSaysFirstWhatARunRefuses(t *testing.T) {
 				t.Fatalf("the run was not refused: exit code %d, %q", ran, said)
 			}
 			problems, code := p.linted(tt.args...)
-			i := slices.IndexFunc(problems, func(p problemJSON) bool { return p.Severity == "error" })
+			i := slices.IndexFunc(problems, func(p output.ProblemJSON) bool { return p.Severity == "error" })
 			if code != controller.ExitConfiguration || i < 0 {
 				t.Fatalf("lint: exit code %d, %+v\nthe run: %s", code, problems, said)
 			}
@@ -124,7 +126,7 @@ func TestLintOfASoundRunLeavesNothing(t *testing.T) {
 			}
 		}
 		for _, want := range []string{"pre_script", "preflight_check", "iterations"} {
-			if !slices.ContainsFunc(problems, func(x problemJSON) bool { return x.Rule == "only-run" && strings.Contains(x.Message, want) }) {
+			if !slices.ContainsFunc(problems, func(x output.ProblemJSON) bool { return x.Rule == "only-run" && strings.Contains(x.Message, want) }) {
 				t.Errorf("no note about %s", want)
 			}
 		}
@@ -141,7 +143,7 @@ func TestLintOfASoundRunLeavesNothing(t *testing.T) {
 		t.Errorf("exit code %d, %q %s", code, out, errs)
 	}
 	left, err := os.ReadDir(p.path("state/agentsh"))
-	if err != nil || slices.ContainsFunc(left, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), checkPrefix) }) {
+	if err != nil || slices.ContainsFunc(left, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), settings.CheckPrefix) }) {
 		t.Errorf("the state directory: %v, %v", left, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
 	"agentsh/internal/foreground"
 )
@@ -20,10 +21,11 @@ var (
 )
 
 func main() {
+	output.Version = version
 	limitMemory()
 	ctx := interrupted()
 	err := newRoot().ExecuteContext(ctx)
-	os.Exit(report(ended(ctx, err), foreground.Messages(ctx, os.Stderr)))
+	os.Exit(output.Report(ended(ctx, err), foreground.Messages(ctx, os.Stderr)))
 }
 
 // interrupted is a context that the first signal ends, with the signal as its cause. A
@@ -48,5 +50,5 @@ func ended(ctx context.Context, err error) error {
 	if !errors.Is(err, context.Canceled) || errors.As(err, &of) || !errors.As(context.Cause(ctx), &by) {
 		return err
 	}
-	return &failure{code: 128 + int(by.Signal), err: by}
+	return &output.Failure{Code: 128 + int(by.Signal), Err: by}
 }

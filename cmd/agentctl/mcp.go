@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/sandbox/host"
 	"agentsh/controller/tools"
@@ -25,7 +27,7 @@ import (
 
 // mcpFlags are the flags of agentctl mcp.
 type mcpFlags struct {
-	run     runFlags
+	run     settings.Run
 	policy  string
 	http    httpFlags
 	session int // descriptor of the session of 'agentsh mcp'
@@ -67,9 +69,9 @@ is that of --token-file, or a new one that standard error has once.`,
 			}
 			return f.serveRun(cmd, args)
 		},
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: settings.CompleteYAML,
 	}
-	f.run.addInputs(cmd, ".", "git repository the agent works on: its top `DIR`, or one below it in which commands start")
+	f.run.AddInputs(cmd, ".", "git repository the agent works on: its top `DIR`, or one below it in which commands start")
 	flags := cmd.Flags()
 	flags.StringVar(&f.policy, "policy", "", "policy `FILE`, in place of a harness")
 	flags.IntVar(&f.session, "session-fd", 0, "descriptor `N` of the session of 'agentsh mcp', which starts this command")
@@ -78,8 +80,8 @@ is that of --token-file, or a new one that standard error has once.`,
 		_ = flags.MarkHidden(own) // of these programs alone; fails for an unknown flag only
 	}
 	f.http.add(flags)
-	_ = cmd.RegisterFlagCompletionFunc("policy", completeYAML) // fails for an unknown flag only
-	f.run.load.add(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("policy", settings.CompleteYAML) // fails for an unknown flag only
+	f.run.Load.Add(cmd)
 	return cmd
 }
 
@@ -91,7 +93,7 @@ func behind(cmd *cobra.Command) error {
 	defer signal.Stop(signals)
 	again, err := host.StartAgain(append(slices.Clone(os.Args[1:]), "--alive-fd", fmt.Sprint(host.AliveFD)))
 	if err != nil {
-		return &failure{code: controller.ExitSandbox, err: err}
+		return &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
 	if cmd.Context().Err() != nil { // a signal came before
 		again.Ask()
@@ -107,7 +109,7 @@ func behind(cmd *cobra.Command) error {
 			again.Ask()
 		case <-again.Ended():
 			if code := again.Code(); code != controller.ExitDone {
-				return &failure{code: code}
+				return &output.Failure{Code: code}
 			}
 			return nil
 		}
@@ -129,15 +131,15 @@ func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer remove()
-	o, err := f.run.options(file)
+	o, err := f.run.Options(file)
 	if err != nil {
 		return err
 	}
 	if f.policy != "" {
 		o.Load.Root = "/"
 	}
-	progress := newProgress(stderr, stderr, true)
-	ctx, force, stop := interruptible(cmd.Context(), abandonRun(stderr))
+	progress := output.NewProgress(stderr, stderr, true)
+	ctx, force, stop := settings.Interruptible(cmd.Context(), settings.AbandonRun(stderr))
 	defer stop()
 	serving, end := context.WithCancel(ctx)
 	defer end()
@@ -145,7 +147,7 @@ func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
 		_, _ = io.Copy(io.Discard, alive)
 		end()
 	}()
-	o.Progress, o.Force = progress.update, force
+	o.Progress, o.Force = progress.Update, force
 	o.Agent.Outside = func(limited context.Context, w controller.Workplace) error {
 		limited, cancel := context.WithCancel(limited)
 		defer cancel()
@@ -153,11 +155,11 @@ func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
 		return clients.serve(limited, w)
 	}
 	result, err := controller.Run(ctx, o)
-	progress.end()
+	progress.End()
 	if len(result.Iterations) > 0 {
-		printResult(stderr, result)
+		output.PrintResult(stderr, result)
 	}
-	return runFailure(stderr, err)
+	return settings.RunFailure(stderr, err)
 }
 
 // harness is the file of the harness. One that --policy stands for is made, until remove is called.
@@ -224,7 +226,7 @@ func readHanded(fd int) (wire.HandedSession, error) {
 
 // serveSession serves the tools of a session that agentsh handed over.
 func (f *mcpFlags) serveSession(ctx context.Context, in io.Reader, out io.Writer) error {
-	wrong := func(err error) error { return &failure{code: controller.ExitSandbox, err: err} }
+	wrong := func(err error) error { return &output.Failure{Code: controller.ExitSandbox, Err: err} }
 	s, err := readHanded(f.session)
 	if err != nil {
 		return wrong(err)
@@ -239,7 +241,7 @@ func (f *mcpFlags) serveSession(ctx context.Context, in io.Reader, out io.Writer
 	if err != nil {
 		return wrong(err)
 	}
-	box, err := tools.New(ctx, tools.Config{Program: "agentsh", Version: version, Sandbox: client, Dir: s.Cwd, History: sessionHistory{s}})
+	box, err := tools.New(ctx, tools.Config{Program: "agentsh", Version: version, Sandbox: client, Dir: s.Cwd, History: settings.SessionHistory{HandedSession: s}})
 	if err != nil {
 		return wrong(errors.Join(err, client.Close()))
 	}

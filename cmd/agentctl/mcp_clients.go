@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
-	"agentsh/controller/sandbox"
 	"agentsh/controller/tools"
 	"agentsh/internal/socket"
 )
@@ -81,14 +81,9 @@ func (c *toolClients) close() {
 	}
 }
 
-// toolsOf are the tools of the sandbox of a run.
-func toolsOf(box sandbox.Executor) tools.Config {
-	return tools.Config{Program: "agentctl", Version: version, History: historyOf(box)}
-}
-
 // serve serves the tools of a run until its client or ctx ends.
 func (c *toolClients) serve(ctx context.Context, w controller.Workplace) error {
-	cfg := toolsOf(w.Sandbox)
+	cfg := settings.ToolsOf(w.Sandbox)
 	cfg.Sandbox, cfg.Dir, cfg.Env, cfg.Run = w.Sandbox, w.Dir, w.Env, w.Run
 	box, err := tools.New(ctx, cfg)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller/harness"
 )
 
@@ -22,7 +23,7 @@ keeps comments and spelling, and writes nothing unless the new text means what
 the old one meant. Keys that env.runner has as well are dropped, since there
 env.runner wins.`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: settings.CompleteYAML,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changed, err := migrateFile(args[0], check)
 			switch {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/openshell"
 	"agentsh/controller/record"
@@ -46,7 +48,7 @@ its line, unless --without names the guarantee that is given up:
 
 ` + guarantees(),
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: settings.CompleteYAML,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := f.render(args[0])
 			if err != nil {
@@ -61,12 +63,12 @@ its line, unless --without names the guarantee that is given up:
 	flags.StringSliceVar(&f.without, "without", nil, "`GUARANTEES` to give up, separated by commas")
 	flags.StringVar(&f.workspace, "workspace", "/sandbox/workspace", "`DIRECTORY` of WORKSPACE, PROJECT_ROOT and GIT_ROOT in the sandbox")
 	flags.StringToStringVar(&f.vars, "var", nil, "`NAME=VALUE` of a further variable; HOME is /sandbox and TMPDIR is /tmp")
-	complete(cmd, "for", []string{"openshell"})
+	settings.Complete(cmd, "for", []string{"openshell"})
 	var words []string
 	for _, g := range openshell.Guarantees() {
 		words = append(words, g.Word+"\t"+g.Meaning)
 	}
-	complete(cmd, "without", words)
+	settings.Complete(cmd, "without", words)
 	_ = cmd.MarkFlagRequired("for") // fails for an unknown flag only
 	return cmd
 }
@@ -101,14 +103,14 @@ func (f *policyRenderFlags) render(name string) ([]byte, error) {
 	}
 	p, err := syntax.Load(policy.Source{Name: name, Data: data}, syntax.Options{Vars: vars, ReadFile: read})
 	if err != nil {
-		return nil, &failure{
-			code: controller.ExitConfiguration, err: fmt.Errorf("policy:\n%w", err),
-			hint: "run 'agentsh policy check " + name + "'; variables come from --workspace and --var",
+		return nil, &output.Failure{
+			Code: controller.ExitConfiguration, Err: fmt.Errorf("policy:\n%w", err),
+			Hint: "run 'agentsh policy check " + name + "'; variables come from --workspace and --var",
 		}
 	}
 	r, problems := openshell.Render(p, f.without)
 	if r == nil {
-		return nil, &failure{code: controller.ExitConfiguration, err: fmt.Errorf("OpenShell cannot hold the policy:\n%w", problems)}
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("OpenShell cannot hold the policy:\n%w", problems)}
 	}
 	return r.Text()
 }

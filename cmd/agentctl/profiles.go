@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
 	"agentsh/packaging/containers"
 )
@@ -32,7 +33,7 @@ doc/platforms/kubernetes.md.`,
 				}
 			}
 			if err != nil {
-				return &failure{code: controller.ExitConfiguration, err: fmt.Errorf("write the profiles: %w", err)}
+				return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("write the profiles: %w", err)}
 			}
 			return nil
 		},

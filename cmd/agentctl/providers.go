@@ -10,13 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/provider"
-	"agentsh/internal/layout"
 )
 
-var listFormats = []string{formatText, formatJSON}
+var listFormats = []string{output.FormatText, output.FormatJSON}
 
 func newProvidersCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -29,14 +30,14 @@ func newProvidersCommand() *cobra.Command {
 	return cmd
 }
 
-func outputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", formatText, "text or json")
-	complete(cmd, "output", listFormats)
+func outputFlag(cmd *cobra.Command, format *string) {
+	cmd.Flags().StringVarP(format, "output", "o", output.FormatText, "text or json")
+	settings.Complete(cmd, "output", listFormats)
 }
 
-func checkOutput(output string) error {
-	if !slices.Contains(listFormats, output) {
-		return fmt.Errorf("unknown output format %q: one of %s", output, strings.Join(listFormats, ", "))
+func checkOutput(format string) error {
+	if !slices.Contains(listFormats, format) {
+		return fmt.Errorf("unknown output format %q: one of %s", format, strings.Join(listFormats, ", "))
 	}
 	return nil
 }
@@ -51,7 +52,7 @@ type providerJSON struct {
 }
 
 func newProvidersListCommand() *cobra.Command {
-	var output string
+	var format string
 	cmd := &cobra.Command{
 		Use:     "list [DIR]",
 		Example: "  agentctl providers list --output json",
@@ -63,21 +64,21 @@ func newProvidersListCommand() *cobra.Command {
 			if len(args) == 1 {
 				dir = filepath.Join(args[0], "providers")
 			}
-			if err := checkOutput(output); err != nil {
+			if err := checkOutput(format); err != nil {
 				return err
 			}
 			list, ps := harness.LoadProviders(dir, dir)
 			if err := stderrProblems(cmd, ps); err != nil {
 				return err
 			}
-			return printProviders(cmd, list, output)
+			return printProviders(cmd, list, format)
 		},
 	}
-	outputFlag(cmd, &output)
+	outputFlag(cmd, &format)
 	return cmd
 }
 
-func printProviders(cmd *cobra.Command, list []harness.Provider, output string) error {
+func printProviders(cmd *cobra.Command, list []harness.Provider, format string) error {
 	rows := []providerJSON{}
 	for _, p := range list {
 		row := providerJSON{Name: p.Name.V, Type: p.Type.V, File: p.File, Credentials: []string{}, Endpoints: []string{}}
@@ -90,8 +91,8 @@ func printProviders(cmd *cobra.Command, list []harness.Provider, output string) 
 		}
 		rows = append(rows, row)
 	}
-	if output == formatJSON {
-		return writeJSON(cmd.OutOrStdout(), rows)
+	if format == output.FormatJSON {
+		return output.WriteJSON(cmd.OutOrStdout(), rows)
 	}
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tTYPE\tCREDENTIALS\tENDPOINTS\tFILE")
@@ -116,8 +117,8 @@ type changeJSON struct {
 }
 
 func newProvidersPlanCommand() *cobra.Command {
-	var flags loadFlags
-	var output, state string
+	var flags settings.Load
+	var format, state string
 	cmd := &cobra.Command{
 		Use:     "plan FILE",
 		Example: "  agentctl providers plan harness/fix.yaml",
@@ -125,9 +126,9 @@ func newProvidersPlanCommand() *cobra.Command {
 		Long: `plan compares the providers a harness wants with those the local gateway has
 and prints create, update or keep for each. Nothing is changed.`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: settings.CompleteYAML,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
+			if err := checkOutput(format); err != nil {
 				return err
 			}
 			h, err := loadFor(cmd, args[0], &flags)
@@ -139,15 +140,15 @@ and prints create, update or keep for each. Nothing is changed.`,
 				return err
 			}
 			if state == "" {
-				if state, err = gatewayDir(); err != nil {
+				if state, err = settings.GatewayDir(); err != nil {
 					return err
 				}
 			}
-			return printPlan(cmd, x, state, output)
+			return printPlan(cmd, x, state, format)
 		},
 	}
-	flags.add(cmd)
-	outputFlag(cmd, &output)
+	flags.Add(cmd)
+	outputFlag(cmd, &format)
 	cmd.Flags().StringVar(
 		&state,
 		"state",
@@ -157,27 +158,21 @@ and prints create, update or keep for each. Nothing is changed.`,
 	return cmd
 }
 
-// gatewayDir is the directory of the local gateway.
-func gatewayDir() (string, error) {
-	state, err := layout.FindState(os.Getenv, os.Geteuid())
-	return state.Gateway(), err
-}
-
-func printPlan(cmd *cobra.Command, x *harness.Expanded, dir, output string) error {
+func printPlan(cmd *cobra.Command, x *harness.Expanded, dir, format string) error {
 	g, err := provider.PeekLocal(dir)
 	if err != nil {
 		return err
 	}
 	actual, err := g.Providers(cmd.Context())
 	if err != nil {
-		return &failure{code: controller.ExitSandbox, err: fmt.Errorf("read the local gateway: %w", err)}
+		return &output.Failure{Code: controller.ExitSandbox, Err: fmt.Errorf("read the local gateway: %w", err)}
 	}
 	rows := []changeJSON{}
 	for _, c := range provider.Plan(provider.Wanted(x), actual, g.Digest) {
 		rows = append(rows, changeJSON{c.Action.String(), c.Definition.Name, c.Definition.Type})
 	}
-	if output == formatJSON {
-		return writeJSON(cmd.OutOrStdout(), rows)
+	if format == output.FormatJSON {
+		return output.WriteJSON(cmd.OutOrStdout(), rows)
 	}
 	for _, r := range rows {
 		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%-6s %s (%s)\n", r.Action, r.Name, r.Type); err != nil {

@@ -5,12 +5,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/harness"
 )
 
 func newRenderCommand() *cobra.Command {
-	var flags loadFlags
+	var flags settings.Load
 	var expand, policy bool
 	cmd := &cobra.Command{
 		Use:     "render FILE",
@@ -22,7 +24,7 @@ replaced by the host's variables: the output then holds their values. With
 --policy the policy of the sandbox is printed instead. Policies and provider
 profiles of OpenShell are rendered in the language of this project.`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: settings.CompleteYAML,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			h, err := loadFor(cmd, args[0], &flags)
 			if err != nil {
@@ -31,7 +33,7 @@ profiles of OpenShell are rendered in the language of this project.`,
 			if policy {
 				text, err := controller.PolicyText(h)
 				if err != nil {
-					return &failure{code: controller.ExitConfiguration, err: err}
+					return &output.Failure{Code: controller.ExitConfiguration, Err: err}
 				}
 				_, err = cmd.OutOrStdout().Write(text)
 				return err
@@ -46,15 +48,15 @@ profiles of OpenShell are rendered in the language of this project.`,
 			return x.Render(cmd.OutOrStdout())
 		},
 	}
-	flags.add(cmd)
+	flags.Add(cmd)
 	cmd.Flags().BoolVar(&policy, "policy", false, "print the policy, with the rules of its provider profiles")
 	cmd.Flags().BoolVar(&expand, "expand", false, "replace references by the host's variables")
 	return cmd
 }
 
 // loadFor loads a harness and prints its problems to standard error.
-func loadFor(cmd *cobra.Command, name string, flags *loadFlags) (*harness.Harness, error) {
-	o, err := flags.options()
+func loadFor(cmd *cobra.Command, name string, flags *settings.Load) (*harness.Harness, error) {
+	o, err := flags.Options()
 	if err != nil {
 		return nil, err
 	}
@@ -65,11 +67,11 @@ func loadFor(cmd *cobra.Command, name string, flags *loadFlags) (*harness.Harnes
 // stderrProblems prints problems to standard error. It returns a failure if one
 // of them is an error.
 func stderrProblems(cmd *cobra.Command, ps harness.Problems) error {
-	if err := printProblems(cmd.ErrOrStderr(), ps, formatText); err != nil {
+	if err := output.PrintProblems(cmd.ErrOrStderr(), ps, output.FormatText); err != nil {
 		return err
 	}
 	if ps.HasErrors() {
-		return &failure{code: controller.ExitConfiguration}
+		return &output.Failure{Code: controller.ExitConfiguration}
 	}
 	return nil
 }

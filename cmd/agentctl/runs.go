@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,10 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/record"
 	runreport "agentsh/controller/report"
-	"agentsh/internal/statedir"
 	"agentsh/internal/text"
 )
 
@@ -45,49 +45,6 @@ var runStatuses = []string{
 	record.StatusAbandoned,
 }
 
-// runsState opens the state directory.
-func runsState() (statedir.Dir, error) {
-	state, _, err := placeFlags{}.openState("", "")
-	return state, err
-}
-
-// findRun finds a run, or returns an error with a hint.
-func findRun(name string) (record.Run, error) {
-	state, err := runsState()
-	if err != nil {
-		return record.Run{}, err
-	}
-	one, err := record.Find(state, name)
-	switch {
-	case errors.Is(err, record.ErrNoRun):
-		return one, &failure{code: controller.ExitConfiguration, err: err, hint: "'agentctl runs list' names them"}
-	case err != nil:
-		return one, &failure{code: controller.ExitConfiguration, err: err}
-	}
-	return one, nil
-}
-
-// completeRuns completes the first argument with the ids of those runs for
-// which keep returns true.
-func completeRuns(keep func(record.Run) bool) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		state, err := runsState()
-		if err != nil || len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		all, _ := record.List(state) // ignores unreadable records
-		var out []cobra.Completion
-		for _, one := range all {
-			if keep(one) {
-				out = append(out, cobra.CompletionWithDesc(one.RunID, text.Short(one.Agent+" "+one.Status, 60)))
-			}
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-func anyRun(record.Run) bool { return true }
-
 func newRunsListCommand() *cobra.Command {
 	var asJSON bool
 	var status string
@@ -104,7 +61,7 @@ func newRunsListCommand() *cobra.Command {
 			if limit < 0 {
 				return fmt.Errorf("--limit %d: a number of runs", limit)
 			}
-			state, err := runsState()
+			state, err := settings.RunsState()
 			if err != nil {
 				return err
 			}
@@ -114,15 +71,15 @@ func newRunsListCommand() *cobra.Command {
 				all = all[:min(limit, len(all))]
 			}
 			if asJSON {
-				err = writeJSON(cmd.OutOrStdout(), append([]record.Run{}, all...))
+				err = output.WriteJSON(cmd.OutOrStdout(), append([]record.Run{}, all...))
 			} else {
 				err = printRuns(cmd.OutOrStdout(), all)
 			}
 			if unread != nil {
-				return &failure{
-					code: controller.ExitSandbox,
-					err:  errors.Join(err, unread),
-					hint: "'agentctl gc --runs-older-than 0' removes records that cannot be read",
+				return &output.Failure{
+					Code: controller.ExitSandbox,
+					Err:  errors.Join(err, unread),
+					Hint: "'agentctl gc --runs-older-than 0' removes records that cannot be read",
 				}
 			}
 			return err
@@ -131,7 +88,7 @@ func newRunsListCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	cmd.Flags().StringVar(&status, "status", "", "only runs of this `STATUS`")
 	cmd.Flags().IntVarP(&limit, "limit", "n", 0, "at most `N` runs (default all)")
-	complete(cmd, "status", runStatuses)
+	settings.Complete(cmd, "status", runStatuses)
 	return cmd
 }
 
@@ -164,9 +121,9 @@ func printRuns(out io.Writer, all []record.Run) error {
 func tookText(r record.Run) string {
 	switch {
 	case r.Ended != nil:
-		return since(r.Started, *r.Ended).String()
+		return output.Since(r.Started, *r.Ended).String()
 	case r.Live:
-		return since(r.Started, time.Now()).Round(time.Second).String() + " so far"
+		return output.Since(r.Started, time.Now()).Round(time.Second).String() + " so far"
 	}
 	return "-"
 }
@@ -179,16 +136,16 @@ func newRunsShowCommand() *cobra.Command {
 		Short:   "Show the result of a run",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			one, err := findRun(args[0])
+			one, err := settings.FindRun(args[0])
 			if err != nil {
 				return err
 			}
 			r, err := runreport.Load(one)
 			if err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), struct {
+				return output.WriteJSON(cmd.OutOrStdout(), struct {
 					Run    record.Run         `json:"run"`
 					Result *controller.Result `json:"result"` // null: there is no result
 					Notes  []string           `json:"notes"`
@@ -196,7 +153,7 @@ func newRunsShowCommand() *cobra.Command {
 			}
 			return printRun(cmd.OutOrStdout(), r)
 		},
-		ValidArgsFunction: completeRuns(anyRun),
+		ValidArgsFunction: settings.CompleteRuns(settings.AnyRun),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object: run, result, notes")
 	return cmd
@@ -272,7 +229,7 @@ func printIterations(w io.Writer, r *runreport.Report) {
 		fmt.Fprintln(w)
 	}
 	if u := r.TotalUsage(); u != nil {
-		fmt.Fprintf(w, "  %s\n", usageText(*u))
+		fmt.Fprintf(w, "  %s\n", output.UsageText(*u))
 	}
 }
 
@@ -286,14 +243,9 @@ func printRefusals(w io.Writer, x *controller.Result) {
 		if r.Count > 1 {
 			count = fmt.Sprintf("  (%d times)", r.Count)
 		}
-		fmt.Fprintf(w, "  %s%s\n", text.Visible(refusalText(r)), count)
+		fmt.Fprintf(w, "  %s%s\n", text.Visible(output.RefusalText(r)), count)
 	}
 }
-
-const (
-	formatHTML     = "html"
-	formatMarkdown = "markdown"
-)
 
 func newRunsReportCommand() *cobra.Command {
 	var out, format string
@@ -309,75 +261,18 @@ is missing.`,
 		Example: "  agentctl runs report latest --out run.html",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			one, err := findRun(args[0])
+			one, err := settings.FindRun(args[0])
 			if err != nil {
 				return err
 			}
 			r, err := runreport.Load(one)
 			if err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
-			return writeReport(cmd, out, format, r.HTML, r.Markdown)
+			return settings.WritePage(cmd, out, format, r.HTML, r.Markdown)
 		},
-		ValidArgsFunction: completeRuns(anyRun),
+		ValidArgsFunction: settings.CompleteRuns(settings.AnyRun),
 	}
-	addReportFlags(cmd, &out, &format)
+	settings.AddPageFlags(cmd, &out, &format)
 	return cmd
-}
-
-// addReportFlags adds the flags of the commands that make pages.
-func addReportFlags(cmd *cobra.Command, out, format *string) {
-	cmd.Flags().StringVar(out, "out", "", "write the page into `FILE`")
-	cmd.Flags().StringVarP(format, "output", "o", "", "`FORMAT` of the page: html or markdown (default html, or what the name of FILE says)")
-	complete(cmd, "output", []string{formatHTML, formatMarkdown})
-}
-
-// writeReport writes a page in a format.
-func writeReport(cmd *cobra.Command, out, format string, html, markdown func(io.Writer) error) error {
-	if format == "" {
-		format = formatHTML
-		if strings.HasSuffix(out, ".md") {
-			format = formatMarkdown
-		}
-	}
-	write := html
-	switch format {
-	case formatHTML:
-	case formatMarkdown:
-		write = markdown
-	default:
-		return fmt.Errorf("--output %s: use %s or %s", format, formatHTML, formatMarkdown)
-	}
-	if out == "" || out == "-" {
-		return writePage(cmd.OutOrStdout(), write)
-	}
-	return writePageFile(out, write)
-}
-
-func writePage(out io.Writer, write func(io.Writer) error) error {
-	w := bufio.NewWriter(out)
-	if err := errors.Join(write(w), w.Flush()); err != nil {
-		return &failure{code: controller.ExitSandbox, err: err}
-	}
-	return nil
-}
-
-// writePageFile replaces a file by the page, completely or not at all.
-func writePageFile(name string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".")
-	if err != nil {
-		return &failure{code: controller.ExitConfiguration, err: fmt.Errorf("write page: %w", err)}
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if err = errors.Join(writePage(f, write), f.Chmod(0o644), f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), name); err != nil {
-		return &failure{code: controller.ExitConfiguration, err: fmt.Errorf("write page: %w", err)}
-	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"agentsh/cmd/agentctl/sandboxcmd"
 	"agentsh/controller/boxes"
 	"agentsh/internal/wire"
 )
@@ -92,7 +93,7 @@ func TestASandboxWithoutARun(t *testing.T) {
 			if out := p.must("sandbox", "exec", "--cwd", "/sandbox/workspace/repo", second, "--", "sh", "-c", "cat a.txt; ls; git log --oneline | wc -l"); out != "one\na.txt\nin.txt\n1\n" {
 				t.Errorf("%q", out)
 			}
-			if list := object[[]sandboxJSON](p, "sandbox", "list", "--json", "--label", "task=7"); len(list) != 1 || list[0].Sandbox != id ||
+			if list := object[[]sandboxcmd.SandboxJSON](p, "sandbox", "list", "--json", "--label", "task=7"); len(list) != 1 || list[0].Sandbox != id ||
 				list[0].Kind != "sandbox" || list[0].Labels["task"] != "7" {
 				t.Errorf("%+v", list)
 			}
@@ -125,7 +126,7 @@ func TestASandboxEndsWithItsLease(t *testing.T) {
 	}
 	adopt(t)
 	id = strings.TrimSpace(p.must("sandbox", "create", "--policy", "policy.yaml"))
-	for _, one := range object[[]sandboxJSON](p, "sandbox", "list", "--json") {
+	for _, one := range object[[]sandboxcmd.SandboxJSON](p, "sandbox", "list", "--json") {
 		if one.Sandbox != id {
 			t.Errorf("%+v", one)
 		}

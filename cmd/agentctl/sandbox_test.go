@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/cmd/agentctl/sandboxcmd"
 	"agentsh/controller"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
@@ -96,7 +97,7 @@ func (p *fixture) try(stdin string, args ...string) (out, errs string, code int)
 func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	p := newFixture(t, waiting, "")
 	g := p.start("agent at work")
-	var list []sandboxJSON
+	var list []sandboxcmd.SandboxJSON
 	out, _, _ := p.try("", "sandbox", "list", "--json")
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || list[0].Step != "iterations" || list[0].Agent != "tester" {
 		t.Fatalf("list: %s", out)
@@ -482,10 +483,10 @@ func TestDeletingASandboxEndsItsRun(t *testing.T) {
 }
 
 // sandboxes are the sandboxes that sandbox list prints.
-func (p *fixture) sandboxes() []sandboxJSON {
+func (p *fixture) sandboxes() []sandboxcmd.SandboxJSON {
 	p.t.Helper()
 	out, errs, _ := p.try("", "sandbox", "list", "--json")
-	var list []sandboxJSON
+	var list []sandboxcmd.SandboxJSON
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		p.t.Fatalf("list: %v\n%s%s", err, out, errs)
 	}
@@ -552,7 +553,7 @@ func TestASandboxIsKeptForALook(t *testing.T) {
 		g := p.start("agent at work", "--keep-sandbox", "1h")
 		_ = g.cmd.Process.Kill()
 		_ = g.cmd.Wait()
-		var list []sandboxJSON
+		var list []sandboxcmd.SandboxJSON
 		for deadline := time.Now().Add(2 * time.Minute); len(list) == 0 && time.Now().Before(deadline); {
 			list = p.sandboxes()
 		}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/scan"
@@ -29,7 +31,7 @@ type scanFlags struct {
 }
 
 func (f *scanFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&f.output, "output", "o", formatText, "text, json, github or sarif")
+	cmd.Flags().StringVarP(&f.output, "output", "o", output.FormatText, "text, json, github or sarif")
 	cmd.Flags().BoolVar(&f.json, "json", false, "the same as --output json")
 	cmd.Flags().StringVar(
 		&f.failOn,
@@ -37,8 +39,8 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 		"critical",
 		"least `SEVERITY` of a finding that makes the exit code 3: low, medium, high or critical",
 	)
-	complete(cmd, "output", problemFormats)
-	complete(cmd, "fail-on", []string{"low", "medium", "high", "critical"})
+	settings.Complete(cmd, "output", output.ProblemFormats)
+	settings.Complete(cmd, "fail-on", []string{"low", "medium", "high", "critical"})
 }
 
 func newScanCommand() *cobra.Command {
@@ -103,7 +105,7 @@ func (m *modelFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.program, "scanner", "", "`FILE` of a program that scores texts")
 	cmd.Flags().Float64Var(&m.threshold, "scanner-threshold", controller.DefaultThreshold, "least `SCORE` that is a finding, 0 to 1")
 	cmd.Flags().StringVar(&m.match, "scanner-match", controller.DefaultMatch, "what is scored at a time: "+strings.Join(words, " or "))
-	complete(cmd, "scanner-match", words)
+	settings.Complete(cmd, "scanner-match", words)
 }
 
 // scan calls do with a scanner that uses the operator's program, if one is set.
@@ -114,7 +116,7 @@ func (m *modelFlags) scan(ctx context.Context, o scan.Options, do func(*scan.Sca
 	if !(m.threshold >= 0 && m.threshold <= 1) {
 		return 0, fmt.Errorf("--scanner-threshold %g: 0 to 1", m.threshold)
 	}
-	program, err := absolute(m.program)
+	program, err := settings.Absolute(m.program)
 	if err != nil {
 		return 0, err
 	}
@@ -128,7 +130,7 @@ func (m *modelFlags) scan(ctx context.Context, o scan.Options, do func(*scan.Sca
 	o.Model, o.Threshold, o.Sentences = model, m.threshold, m.match == harness.MatchSentence
 	files, err := do(scan.New(o))
 	if closeErr := model.Close(); err == nil && closeErr != nil {
-		err = &failure{code: controller.ExitSandbox, err: closeErr}
+		err = &output.Failure{Code: controller.ExitSandbox, Err: closeErr}
 	}
 	return files, err
 }
@@ -200,7 +202,7 @@ func scanPaths(ctx context.Context, s *scan.Scanner, paths []string, how pathSca
 		n, err := scanPath(ctx, s, name, how, add)
 		files += n
 		if err != nil {
-			return files, &failure{code: controller.ExitSandbox, err: err}
+			return files, &output.Failure{Code: controller.ExitSandbox, Err: err}
 		}
 	}
 	return files, nil
@@ -251,10 +253,10 @@ func scanPath(ctx context.Context, s *scan.Scanner, name string, how pathScan, a
 // severity of --fail-on.
 func (f *scanFlags) run(cmd *cobra.Command, scanAll func(context.Context, func([]scan.Finding)) (int, error)) error {
 	if f.json {
-		f.output = formatJSON
+		f.output = output.FormatJSON
 	}
-	if !slices.Contains(problemFormats, f.output) {
-		return fmt.Errorf("unknown output format %q: one of %s", f.output, strings.Join(problemFormats, ", "))
+	if !slices.Contains(output.ProblemFormats, f.output) {
+		return fmt.Errorf("unknown output format %q: one of %s", f.output, strings.Join(output.ProblemFormats, ", "))
 	}
 	var least scan.Severity
 	if err := least.UnmarshalText([]byte(f.failOn)); err != nil {
@@ -269,24 +271,24 @@ func (f *scanFlags) run(cmd *cobra.Command, scanAll func(context.Context, func([
 		return err
 	}
 	if worst, any := scan.Worst(found); any && worst >= least {
-		return &failure{code: controller.ExitScan}
+		return &output.Failure{Code: controller.ExitScan}
 	}
 	return nil
 }
 
 func (f *scanFlags) print(w io.Writer, found []scan.Finding, files int) error {
 	switch f.output {
-	case formatJSON:
+	case output.FormatJSON:
 		counts := map[string]int{}
 		for _, x := range found {
 			counts[x.Severity.String()]++
 		}
-		return writeJSON(w, struct {
+		return output.WriteJSON(w, struct {
 			Files    int            `json:"files"`
 			Findings []scan.Finding `json:"findings"`
 			Counts   map[string]int `json:"counts"`
 		}{files, found, counts})
-	case formatText:
+	case output.FormatText:
 		for _, x := range found {
 			if _, err := fmt.Fprintln(w, findingLine(x)); err != nil {
 				return err
@@ -295,7 +297,7 @@ func (f *scanFlags) print(w io.Writer, found []scan.Finding, files int) error {
 		_, err := fmt.Fprintf(w, "%s, %s\n", text.Count(files, cmp.Or(f.noun, "file")), text.Count(len(found), "finding"))
 		return err
 	}
-	return printProblems(w, findingProblems(found), f.output)
+	return output.PrintProblems(w, findingProblems(found), f.output)
 }
 
 func findingLine(x scan.Finding) string {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"agentsh/cmd/agentctl/output"
 )
 
 // fence is a fenced block of a page.
@@ -66,7 +68,7 @@ func TestTheScanPageIsTrue(t *testing.T) {
 		root.SetArgs(words[2:])
 		root.SetOut(&out)
 		root.SetErr(&out)
-		if code := report(root.Execute(), &out); code != 0 {
+		if code := output.Report(root.Execute(), &out); code != 0 {
 			fmt.Fprintf(&out, "exit code %d\n", code)
 		}
 		if out.String() != want {

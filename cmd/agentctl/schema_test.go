@@ -12,6 +12,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
 	"agentsh/internal/wire"
 )
@@ -100,7 +101,7 @@ func TestTheSchemaOfResultsDescribesEveryField(t *testing.T) {
 
 func TestTheSummarySaysWhoChangedAFile(t *testing.T) {
 	var out bytes.Buffer
-	printWork(&out, controller.Result{Delivered: true, Changed: []controller.Changed{
+	output.PrintWork(&out, controller.Result{Delivered: true, Changed: []controller.Changed{
 		{Path: "a.txt", Status: "modified", By: wire.ByBoth},
 		{Path: "d/b.txt", Status: "added", By: wire.ByHost},
 		{Path: "c.txt", Status: "deleted"},

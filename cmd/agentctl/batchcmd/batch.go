@@ -1,4 +1,5 @@
-package main
+// Package batchcmd has the commands of agentctl batch.
+package batchcmd
 
 import (
 	"cmp"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/batch"
 	"agentsh/controller/harness"
@@ -24,7 +27,7 @@ import (
 
 // batchFlags are the flags of agentctl batch.
 type batchFlags struct {
-	run      runFlags // what each run works with
+	run      settings.Run // what each run works with
 	out      string
 	json     bool
 	dryRun   bool
@@ -34,7 +37,7 @@ type batchFlags struct {
 	usd      float64
 }
 
-func newBatchCommand() *cobra.Command {
+func New() *cobra.Command {
 	cmd := new(batchFlags).command()
 	cmd.AddCommand(
 		newBatchListCommand(), newBatchShowCommand(), newBatchStopCommand(), newBatchResumeCommand(), newBatchReportCommand(),
@@ -67,7 +70,7 @@ SIGINT and SIGTERM.`,
 		Example: "  agentctl batch examples/batch/batch.yaml\n" +
 			"  agentctl batch --dry-run examples/batch/batch.yaml",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: settings.CompleteYAML,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.start(cmd.Context(), args[0], cmd)
 		},
@@ -76,9 +79,9 @@ SIGINT and SIGTERM.`,
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, with a directory for each run (default: out of the file, or out/NAME-OF-BATCH)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "check everything, print the runs and start none")
 	flags.BoolVar(&f.once, "once", false, "go on with the last batch of the same file, if there is one; one that has ended is not started again")
-	f.run.addPlace(cmd)
+	f.run.AddPlace(cmd)
 	f.addGoing(cmd)
-	f.run.load.add(cmd)
+	f.run.Load.Add(cmd)
 	return cmd
 }
 
@@ -109,7 +112,7 @@ func (f *batchFlags) start(ctx context.Context, file string, cmd *cobra.Command)
 		return err
 	}
 	spec, digest, ps := batch.Load(file, cmd.InOrStdin())
-	base, err := f.run.options(file)
+	base, err := f.run.Options(file)
 	if err != nil {
 		return err
 	}
@@ -117,11 +120,11 @@ func (f *batchFlags) start(ctx context.Context, file string, cmd *cobra.Command)
 	if spec != nil {
 		ps = append(ps, spec.Check(func(file string) (batch.Described, harness.Problems) { return describe(base, file, places) })...)
 	}
-	if err := printProblems(cmd.ErrOrStderr(), ps.Sorted(), formatText); err != nil {
+	if err := output.PrintProblems(cmd.ErrOrStderr(), ps.Sorted(), output.FormatText); err != nil {
 		return err
 	}
 	if ps.HasErrors() {
-		return &failure{code: controller.ExitConfiguration}
+		return &output.Failure{Code: controller.ExitConfiguration}
 	}
 	if f.out != "" {
 		spec.Out = f.out
@@ -133,7 +136,7 @@ func (f *batchFlags) start(ctx context.Context, file string, cmd *cobra.Command)
 		v, err := batch.OfFile(base.State, digest)
 		switch {
 		case err != nil:
-			return &failure{code: controller.ExitSandbox, err: err}
+			return &output.Failure{Code: controller.ExitSandbox, Err: err}
 		case v != nil && !v.Live && !v.CanResume():
 			newBatchProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.json).end(v)
 			return f.ended(ctx, v, nil)
@@ -147,7 +150,7 @@ func (f *batchFlags) start(ctx context.Context, file string, cmd *cobra.Command)
 		return err
 	}
 	return f.work(ctx, cmd, o, func() (*batch.Batch, error) {
-		return batch.Start(o.Options, batch.Stored{File: file, Digest: digest, Command: commandLine(os.Args, "batch"), Dir: dir, Spec: *spec})
+		return batch.Start(o.Options, batch.Stored{File: file, Digest: digest, Command: settings.CommandLine(os.Args, "batch"), Dir: dir, Spec: *spec})
 	})
 }
 
@@ -206,8 +209,8 @@ func withVars(environ []string, vars map[string]string) []string {
 func (f *batchFlags) work(ctx context.Context, cmd *cobra.Command, o *batchOptions, open func() (*batch.Batch, error)) error {
 	stdout, stderr := cmd.OutOrStdout(), cmd.ErrOrStderr()
 	id := ""
-	ctx, force, stop := interruptible(ctx, func(s syscall.Signal) {
-		abandon(stderr, s, "the batch", "'agentctl batch resume "+id+"' goes on with it")
+	ctx, force, stop := settings.Interruptible(ctx, func(s syscall.Signal) {
+		settings.Abandon(stderr, s, "the batch", "'agentctl batch resume "+id+"' goes on with it")
 	})
 	defer stop()
 	o.show = newBatchProgress(stdout, stderr, f.json)
@@ -233,7 +236,7 @@ func (f *batchFlags) ended(ctx context.Context, v *batch.View, err error) error 
 		if isFull(err) {
 			hint = freeSpace + "; then " + hint
 		}
-		return &failure{code: controller.ExitSandbox, err: err, hint: hint}
+		return &output.Failure{Code: controller.ExitSandbox, Err: err, Hint: hint}
 	}
 	left := func(why string) error {
 		return fmt.Errorf("%s: %s not done", why, text.Count(v.Counts.All-v.Counts.Done(), "run"))
@@ -247,14 +250,14 @@ func (f *batchFlags) ended(ctx context.Context, v *batch.View, err error) error 
 		if v.Status == batch.StatusBudget {
 			more = " --budget-usd USD, or --budget-tokens N"
 		}
-		return &failure{code: controller.ExitTimeout, err: left("the " + v.Status + " of the batch ended it"), hint: strings.Replace(hint, "'"+" goes", more+"' goes", 1)}
+		return &output.Failure{Code: controller.ExitTimeout, Err: left("the " + v.Status + " of the batch ended it"), Hint: strings.Replace(hint, "'"+" goes", more+"' goes", 1)}
 	case batch.StatusFailed:
-		return &failure{code: controller.ExitAgentFailed, err: fmt.Errorf("%s of %d not done", text.Count(v.Counts.Failed()+v.Counts.Dropped, "run"), v.Counts.All), hint: hint}
+		return &output.Failure{Code: controller.ExitAgentFailed, Err: fmt.Errorf("%s of %d not done", text.Count(v.Counts.Failed()+v.Counts.Dropped, "run"), v.Counts.All), Hint: hint}
 	}
 	if errors.As(context.Cause(ctx), &i) {
-		return &failure{code: 128 + int(i.Signal), err: i, hint: hint}
+		return &output.Failure{Code: 128 + int(i.Signal), Err: i, Hint: hint}
 	}
-	return &failure{code: controller.ExitSandbox, err: left("the batch was stopped"), hint: hint}
+	return &output.Failure{Code: controller.ExitSandbox, Err: left("the batch was stopped"), Hint: hint}
 }
 
 // freeSpace is the hint about a full disk.
@@ -264,12 +267,12 @@ func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is
 
 // batchFailure is the error of a batch that was not opened.
 func batchFailure(err error) error {
-	f := &failure{code: controller.ExitSandbox, err: err}
+	f := &output.Failure{Code: controller.ExitSandbox, Err: err}
 	switch {
 	case errors.As(err, new(*batch.InUse)):
-		f.hint = "'agentctl batch stop' ends it"
+		f.Hint = "'agentctl batch stop' ends it"
 	case isFull(err):
-		f.hint = freeSpace
+		f.Hint = freeSpace
 	}
 	return f
 }
@@ -277,7 +280,7 @@ func batchFailure(err error) error {
 // printSpec prints the runs of a batch.
 func printSpec(w io.Writer, s *batch.Spec, asJSON bool) error {
 	if asJSON {
-		return writeJSON(w, s)
+		return output.WriteJSON(w, s)
 	}
 	rows := [][]string{{"RUN", "HARNESS", "REPOSITORY", "BACKEND", "MODEL", "VARIABLES"}}
 	for _, one := range s.Items {
@@ -289,7 +292,7 @@ func printSpec(w io.Writer, s *batch.Spec, asJSON bool) error {
 			one.Name, text.Visible(one.Harness), text.Visible(one.Repo), one.Backend, cmp.Or(one.Provider, "-"), cmp.Or(strings.Join(vars, " "), "-"),
 		})
 	}
-	return printRows(w, rows)
+	return output.PrintRows(w, rows)
 }
 
 func newBatchResumeCommand() *cobra.Command {
@@ -334,9 +337,9 @@ func (f *batchFlags) goOn(ctx context.Context, v *batch.View, cmd *cobra.Command
 		return batchFailure(fmt.Errorf("batch %s: %w", v.ID, &batch.InUse{Process: v.Process}))
 	}
 	if err := os.Chdir(v.Dir); err != nil {
-		return &failure{code: controller.ExitConfiguration, err: fmt.Errorf("directory of batch %s: %w", v.ID, err)}
+		return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("directory of batch %s: %w", v.ID, err)}
 	}
-	base, err := of.run.options(v.File)
+	base, err := of.run.Options(v.File)
 	if err != nil {
 		return err
 	}
@@ -354,16 +357,16 @@ func (f *batchFlags) goOn(ctx context.Context, v *batch.View, cmd *cobra.Command
 
 // findBatch finds a batch, or returns an error with a hint.
 func findBatch(name string) (*batch.View, error) {
-	state, err := runsState()
+	state, err := settings.RunsState()
 	if err != nil {
 		return nil, err
 	}
 	v, err := batch.Find(state, name)
 	switch {
 	case errors.Is(err, batch.ErrNone):
-		return nil, &failure{code: controller.ExitConfiguration, err: err, hint: "'agentctl batch list' names them"}
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "'agentctl batch list' names them"}
 	case err != nil:
-		return nil, &failure{code: controller.ExitConfiguration, err: err}
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err}
 	}
 	return v, nil
 }
@@ -372,7 +375,7 @@ func findBatch(name string) (*batch.View, error) {
 // true.
 func completeBatches(keep func(*batch.View) bool) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		state, err := runsState()
+		state, err := settings.RunsState()
 		if err != nil || len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

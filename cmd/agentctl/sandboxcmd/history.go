@@ -1,4 +1,4 @@
-package main
+package sandboxcmd
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/boxes"
 	"agentsh/internal/channel"
@@ -24,7 +26,7 @@ func inSandbox(ctx context.Context, name string, do func(*channel.Client) error)
 		return err
 	}
 	if err := errors.Join(do(client), client.Close()); err != nil {
-		return &failure{code: controller.ExitSandbox, err: err}
+		return &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
 	return nil
 }
@@ -51,7 +53,7 @@ with its sandbox: 'agentctl sandbox save' writes a file that others start from.`
 						return err
 					}
 					if asJSON {
-						return writeJSON(out, append([]wire.Checkpoint{}, all...))
+						return output.WriteJSON(out, append([]wire.Checkpoint{}, all...))
 					}
 					return printSnapshots(out, all)
 				case len(forget) > 0:
@@ -62,13 +64,13 @@ with its sandbox: 'agentctl sandbox save' writes a file that others start from.`
 					return err
 				}
 				if asJSON {
-					return writeJSON(out, one)
+					return output.WriteJSON(out, one)
 				}
 				_, err = fmt.Fprintln(out, one.ID)
 				return err
 			})
 		},
-		ValidArgsFunction: completeRuns(hasSandbox),
+		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),
 	}
 	f := cmd.Flags()
 	f.StringVar(&name, "name", "", "what it is called in the list")
@@ -113,7 +115,7 @@ newer is removed. Commands that have files open keep the old ones.`,
 					return err
 				}
 				if asJSON {
-					return writeJSON(cmd.OutOrStdout(), append([]boxes.Change{}, list...))
+					return output.WriteJSON(cmd.OutOrStdout(), append([]boxes.Change{}, list...))
 				}
 				for _, c := range list {
 					fmt.Fprintf(cmd.OutOrStdout(), "%-8s  %s\n", c.Kind, text.Visible(string(c.Path)))
@@ -121,7 +123,7 @@ newer is removed. Commands that have files open keep the old ones.`,
 				return nil
 			})
 		},
-		ValidArgsFunction: completeRuns(hasSandbox),
+		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list of what changed")
 	return cmd
@@ -143,10 +145,10 @@ backend. The file appears whole or not at all.`,
 				if err != nil || !asJSON {
 					return err
 				}
-				return writeJSON(cmd.OutOrStdout(), map[string]any{"file": args[1], "bytes": size})
+				return output.WriteJSON(cmd.OutOrStdout(), map[string]any{"file": args[1], "bytes": size})
 			})
 		},
-		ValidArgsFunction: completeRuns(hasSandbox),
+		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd

@@ -1,4 +1,4 @@
-package main
+package sandboxcmd
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/record"
 	"agentsh/internal/channel"
@@ -52,11 +54,11 @@ audit log are printed instead, one JSON object a line, from the first one on. Wi
 				err = nil // Ctrl-C is the normal end
 			}
 			if err = errors.Join(err, client.Close()); err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
 			return nil
 		},
-		ValidArgsFunction: completeRuns(hasSandbox),
+		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the sandbox ends")
 	cmd.Flags().BoolVar(&events, "events", false, "print the events of the audit log instead")
@@ -126,7 +128,7 @@ func isDone(client *channel.Client) bool {
 
 // printEvents prints the events of the audit log so far, or until the sandbox ends.
 func printEvents(ctx context.Context, client *channel.Client, out io.Writer, follow bool) error {
-	encoder := json.NewEncoder(printableJSON{out})
+	encoder := json.NewEncoder(output.PrintableJSON{W: out})
 	var failed error // of the output
 	err := client.Events(ctx, wire.EventRequest{SoFar: !follow}, func(e wire.Event) error {
 		failed = encoder.Encode(e)

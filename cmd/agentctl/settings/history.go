@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/cmd/agentctl/output"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/host"
 	"agentsh/controller/tools"
@@ -16,9 +17,9 @@ import (
 	"agentsh/internal/wire"
 )
 
-// sessionHistory has the states of the workspace of a session. agentsh of this machine makes
+// SessionHistory has the states of the workspace of a session. agentsh of this machine makes
 // them: it freezes the files of all sessions that use the workspace.
-type sessionHistory struct{ wire.HandedSession }
+type SessionHistory struct{ wire.HandedSession }
 
 // historyTime bounds one command of agentsh, historyOutput its output in bytes.
 const (
@@ -27,10 +28,10 @@ const (
 )
 
 // Dir implements [tools.History].
-func (h sessionHistory) Dir() string { return h.Workspace }
+func (h SessionHistory) Dir() string { return h.Workspace }
 
 // Changes implements [tools.History].
-func (h sessionHistory) Changes(ctx context.Context, lines bool) (list []tools.Change, err error) {
+func (h SessionHistory) Changes(ctx context.Context, lines bool) (list []tools.Change, err error) {
 	args := []string{"changes", h.Name, "--json"}
 	if lines {
 		args = append(args, "--diff")
@@ -40,25 +41,25 @@ func (h sessionHistory) Changes(ctx context.Context, lines bool) (list []tools.C
 }
 
 // Create implements [tools.History].
-func (h sessionHistory) Create(ctx context.Context, name string) (one wire.Checkpoint, err error) {
+func (h SessionHistory) Create(ctx context.Context, name string) (one wire.Checkpoint, err error) {
 	err = h.run(ctx, &one, "checkpoint", "create", "--session", h.Name, "--name="+name, "--json")
 	return one, err
 }
 
 // List implements [tools.History].
-func (h sessionHistory) List(ctx context.Context) (list []wire.Checkpoint, err error) {
+func (h SessionHistory) List(ctx context.Context) (list []wire.Checkpoint, err error) {
 	err = h.run(ctx, &list, "checkpoint", "list", "--session", h.Name, "--json")
 	return list, err
 }
 
 // Rollback implements [tools.History].
-func (h sessionHistory) Rollback(ctx context.Context, id string) (list []wire.Change, err error) {
+func (h SessionHistory) Rollback(ctx context.Context, id string) (list []wire.Change, err error) {
 	err = h.run(ctx, &list, "checkpoint", "rollback", "--session", h.Name, "--json", "--", id)
 	return list, err
 }
 
 // run runs a command of agentsh that prints JSON.
-func (h sessionHistory) run(ctx context.Context, into any, args ...string) error {
+func (h SessionHistory) run(ctx context.Context, into any, args ...string) error {
 	res, err := host.Run(ctx, host.Command{
 		Argv: append([]string{h.Program}, args...), Dir: "/", Env: os.Environ(), MaxOutput: historyOutput, Timeout: historyTime,
 	})
@@ -147,4 +148,9 @@ func (h boxHistory) checkpoints(ctx context.Context, r wire.HistoryRequest) (lis
 		return nil
 	})
 	return list, err
+}
+
+// ToolsOf are the tools of the sandbox of a run.
+func ToolsOf(box sandbox.Executor) tools.Config {
+	return tools.Config{Program: "agentctl", Version: output.Version, History: historyOf(box)}
 }

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"context"
@@ -10,49 +10,50 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 )
 
-// check returns what a run of a harness would refuse on this machine. Without --repo,
+// Check returns what a run of a harness would refuse on this machine. Without --repo,
 // that is left to the run.
-func (f *runFlags) check(ctx context.Context, stderr io.Writer, name string) (_ harness.Problems, err error) {
-	if f.repo == "" {
-		return onlyRun(name, "what this machine and the repository lack: give --repo DIR"), nil
+func (f *Run) Check(ctx context.Context, stderr io.Writer, name string) (_ harness.Problems, err error) {
+	if f.Repo == "" {
+		return OnlyRun(name, "what this machine and the repository lack: give --repo DIR"), nil
 	}
-	o, err := f.options(name)
+	o, err := f.Options(name)
 	if err != nil {
 		return nil, err
 	}
 	dir, err := checkDir(o.State)
 	if err != nil {
-		return nil, &failure{code: controller.ExitSandbox, err: err}
+		return nil, &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
 	defer func() { err = errors.Join(err, statedir.RemoveTree(dir)) }()
 	if o.State, err = statedir.Open(layout.State(dir)); err != nil {
-		return nil, &failure{code: controller.ExitSandbox, err: err}
+		return nil, &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
-	program, err := absolute(f.agentsh)
+	program, err := Absolute(f.Agentsh)
 	if err != nil {
 		return nil, err
 	}
-	if o.Backend, err = f.place.open(o.State, program, o.Model.Config); err != nil {
+	if o.Backend, err = f.Place.open(o.State, program, o.Model.Config); err != nil {
 		return nil, err
 	}
-	ctx, force, stop := interruptible(ctx, abandonRun(stderr))
+	ctx, force, stop := Interruptible(ctx, AbandonRun(stderr))
 	defer stop()
 	o.Force = force
 	later, ps := controller.Check(ctx, o)
 	if i := (controller.Interrupted{}); errors.As(context.Cause(ctx), &i) {
-		return nil, &failure{code: 128 + int(i.Signal), err: i}
+		return nil, &output.Failure{Code: 128 + int(i.Signal), Err: i}
 	}
-	return append(ps, onlyRun(name, later...)...), nil
+	return append(ps, OnlyRun(name, later...)...), nil
 }
 
-// onlyRun returns notes about what only a run of a harness can find out.
-func onlyRun(name string, what ...string) harness.Problems {
+// OnlyRun returns notes about what only a run of a harness can find out.
+func OnlyRun(name string, what ...string) harness.Problems {
 	var ps harness.Problems
 	for _, text := range what {
 		ps = append(ps, harness.Problem{
@@ -62,9 +63,9 @@ func onlyRun(name string, what ...string) harness.Problems {
 	return ps
 }
 
-// checkPrefix begins the names of the state directories of checks, which are in that
+// CheckPrefix begins the names of the state directories of checks, which are in that
 // of the runs.
-const checkPrefix = "lint-"
+const CheckPrefix = "lint-"
 
 // checkDir makes a state directory for a check, and removes those that killed checks
 // left a day ago.
@@ -76,12 +77,12 @@ func checkDir(state statedir.Dir) (string, error) {
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || !strings.HasPrefix(e.Name(), checkPrefix) || time.Since(info.ModTime()) < 24*time.Hour {
+		if err != nil || !strings.HasPrefix(e.Name(), CheckPrefix) || time.Since(info.ModTime()) < 24*time.Hour {
 			continue
 		}
 		if err := statedir.RemoveTree(filepath.Join(root, e.Name())); err != nil {
 			return "", fmt.Errorf("remove what an earlier lint left: %w", err)
 		}
 	}
-	return os.MkdirTemp(root, checkPrefix)
+	return os.MkdirTemp(root, CheckPrefix)
 }

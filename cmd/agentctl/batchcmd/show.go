@@ -1,4 +1,4 @@
-package main
+package batchcmd
 
 import (
 	"bufio"
@@ -8,26 +8,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/batch"
 	runreport "agentsh/controller/report"
 	"agentsh/controller/runtime"
 	"agentsh/internal/text"
 )
-
-// printRows prints rows as a table.
-func printRows(out io.Writer, rows [][]string) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, r := range rows {
-		fmt.Fprintln(w, strings.Join(r, "\t"))
-	}
-	return w.Flush()
-}
 
 func newBatchListCommand() *cobra.Command {
 	var asJSON bool
@@ -37,18 +29,18 @@ func newBatchListCommand() *cobra.Command {
 		Example: "  agentctl batch list",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			state, err := runsState()
+			state, err := settings.RunsState()
 			if err != nil {
 				return err
 			}
 			all, unread := batch.List(state)
 			if asJSON {
-				err = writeJSON(cmd.OutOrStdout(), append([]*batch.View{}, all...))
+				err = output.WriteJSON(cmd.OutOrStdout(), append([]*batch.View{}, all...))
 			} else {
 				err = printBatches(cmd.OutOrStdout(), all)
 			}
 			if unread != nil {
-				return &failure{code: controller.ExitSandbox, err: errors.Join(err, unread)}
+				return &output.Failure{Code: controller.ExitSandbox, Err: errors.Join(err, unread)}
 			}
 			return err
 		},
@@ -70,7 +62,7 @@ func printBatches(w io.Writer, all []*batch.View) error {
 			fmt.Sprintf("%d of %d", c.Done(), c.All), fmt.Sprint(c.Failed() + c.Dropped), fmt.Sprint(c.Running), fmt.Sprint(c.Waiting),
 		})
 	}
-	return printRows(w, rows)
+	return output.PrintRows(w, rows)
 }
 
 func newBatchShowCommand() *cobra.Command {
@@ -93,7 +85,7 @@ func newBatchShowCommand() *cobra.Command {
 			}
 			v.State = slices.DeleteFunc(v.State, func(i batch.ItemView) bool { return !i.Matches(wanted) })
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), v)
+				return output.WriteJSON(cmd.OutOrStdout(), v)
 			}
 			w := bufio.NewWriter(cmd.OutOrStdout())
 			if err := printBatch(w, v); err != nil {
@@ -139,7 +131,7 @@ func printBatch(w io.Writer, v *batch.View) error {
 			orNone(one.RunID), whyText(one),
 		})
 	}
-	return printRows(w, rows)
+	return output.PrintRows(w, rows)
 }
 
 func orNone(s string) string {
@@ -175,9 +167,9 @@ func whyText(one *batch.ItemView) string {
 func tookItem(one *batch.ItemView) string {
 	switch {
 	case one.State == batch.StateRunning:
-		return since(one.Started, time.Now()).Round(time.Second).String() + " so far"
+		return output.Since(one.Started, time.Now()).Round(time.Second).String() + " so far"
 	case one.End != nil:
-		return since(one.End.Started, one.End.Ended).String()
+		return output.Since(one.End.Started, one.End.Ended).String()
 	}
 	return "-"
 }
@@ -258,16 +250,16 @@ other runs of the batch go on.`,
 				return err
 			}
 			if !v.Live {
-				return &failure{code: controller.ExitConfiguration, err: fmt.Errorf("batch %s is not going on: %s", v.ID, v.Status)}
+				return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("batch %s is not going on: %s", v.ID, v.Status)}
 			}
 			stopped, dropped, err := v.Stop(cmd.Context(), wanted)
 			if err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
 			if stopped+dropped == 0 {
-				return &failure{
-					code: controller.ExitConfiguration, err: errors.New("no run that goes on or waits has these labels"),
-					hint: "'agentctl batch show " + v.ID + " --json' has the labels",
+				return &output.Failure{
+					Code: controller.ExitConfiguration, Err: errors.New("no run that goes on or waits has these labels"),
+					Hint: "'agentctl batch show " + v.ID + " --json' has the labels",
 				}
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "stopped %s, dropped %d\n", text.Count(stopped, "run"), dropped)
@@ -295,9 +287,9 @@ a run is made by 'agentctl runs report'.`,
 				return err
 			}
 			page := runreport.NewBatch(v)
-			return writeReport(cmd, out, format, page.HTML, page.Markdown)
+			return settings.WritePage(cmd, out, format, page.HTML, page.Markdown)
 		},
 	}
-	addReportFlags(cmd, &out, &format)
+	settings.AddPageFlags(cmd, &out, &format)
 	return cmd
 }

@@ -1,4 +1,4 @@
-package main
+package sandboxcmd
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
@@ -77,7 +79,7 @@ standard input with -. doc/sandboxes.md has both forms.`,
 			}
 			return e.run(cmd, args[0], argv)
 		},
-		ValidArgsFunction: completeRuns(hasSandbox),
+		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
@@ -109,15 +111,15 @@ network_rules apply to the files and hosts that it reaches.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !foreground.IsTerminal(cmd.InOrStdin()) {
-				return &failure{
-					code: exitAgentctl,
-					err:  errors.New("standard input is not a terminal"),
-					hint: "run a script with 'agentctl sandbox exec SANDBOX -- bash SCRIPT'",
+				return &output.Failure{
+					Code: exitAgentctl,
+					Err:  errors.New("standard input is not a terminal"),
+					Hint: "run a script with 'agentctl sandbox exec SANDBOX -- bash SCRIPT'",
 				}
 			}
 			return e.run(cmd, args[0], []string{"bash"})
 		},
-		ValidArgsFunction: completeRuns(hasSandbox),
+		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),
 	}
 	cmd.Flags().StringVar(&e.cwd, "cwd", "", cwdUsage)
 	return cmd
@@ -133,9 +135,9 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	}
 	client, one, err := attachTo(cmd.Context(), name)
 	if err != nil {
-		var f *failure
+		var f *output.Failure
 		if errors.As(err, &f) {
-			f.code = exitAgentctl
+			f.Code = exitAgentctl
 		}
 		return err
 	}
@@ -157,14 +159,14 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	})
 	foreground.SignalsEnd()
 	if errors.Is(err, foreground.ErrLeft) {
-		return &failure{code: exitAgentctl, err: err, hint: "what it started ends with its sandbox at the latest"}
+		return &output.Failure{Code: exitAgentctl, Err: err, Hint: "what it started ends with its sandbox at the latest"}
 	}
 	err = errors.Join(err, client.Close())
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
-		return &failure{code: failed.Code(exit.ExitCode()), err: failed, hint: failed.Hint()}
+		return &output.Failure{Code: failed.Code(exit.ExitCode()), Err: failed, Hint: failed.Hint()}
 	}
 	if err != nil {
-		return &failure{code: exitAgentctl, err: err, hint: text.Visible(exit.Hint)}
+		return &output.Failure{Code: exitAgentctl, Err: err, Hint: text.Visible(exit.Hint)}
 	}
 	return sandboxExit(argv[0], exit)
 }
@@ -211,25 +213,25 @@ func unread(exit wire.Exit) wire.Exit {
 // sandboxExit makes the error of agentctl from the exit of a command.
 func sandboxExit(name string, exit wire.Exit) error {
 	code := exit.ExitCode()
-	f := &failure{code: code, hint: text.Visible(exit.Hint)}
+	f := &output.Failure{Code: code, Hint: text.Visible(exit.Hint)}
 	if exit.Cause != "" {
-		f.err = fmt.Errorf("%s: %s", text.Short(name, 200), text.Visible(exit.Message))
+		f.Err = fmt.Errorf("%s: %s", text.Short(name, 200), text.Visible(exit.Message))
 		return f
 	}
 	switch exit.Kind {
 	case wire.ExitDeadline:
-		f.err = fmt.Errorf("%s: ended by its timeout", text.Short(name, 200))
+		f.Err = fmt.Errorf("%s: ended by its timeout", text.Short(name, 200))
 	case wire.ExitDenied:
 		rule := ""
 		if exit.Rule != nil {
 			rule = " (rule " + text.Visible(exit.Rule.Name+" "+exit.Rule.Position()) + ")"
 		}
-		f.err = fmt.Errorf("denied: %s: %s%s", text.Short(name, 200), text.Visible(exit.Message), rule)
+		f.Err = fmt.Errorf("denied: %s: %s%s", text.Short(name, 200), text.Visible(exit.Message), rule)
 	case wire.ExitSpawnFailed, wire.ExitLost, wire.ExitOOM:
 		message := strings.TrimPrefix(exit.Message, name+": ") // a program that is not found is named there
-		f.err = fmt.Errorf("%s: %s", text.Short(name, 200), text.Visible(message))
+		f.Err = fmt.Errorf("%s: %s", text.Short(name, 200), text.Visible(message))
 	default:
-		f.hint = ""
+		f.Hint = ""
 		if code == controller.ExitDone {
 			return nil
 		}

@@ -1,4 +1,5 @@
-package main
+// Package sandboxcmd has the commands by which people and programs work in sandboxes.
+package sandboxcmd
 
 import (
 	"cmp"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/attach"
 	"agentsh/controller/record"
@@ -19,7 +22,7 @@ import (
 	"agentsh/internal/text"
 )
 
-func newSandboxCommand() *cobra.Command {
+func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sandbox",
 		Short: "Make sandboxes, and work in them and in those of running runs",
@@ -55,20 +58,20 @@ the operator's. Most commands print JSON with --json; doc/sandboxes.md has the f
 
 // findSandbox finds the run of a sandbox, or returns an error with a hint.
 func findSandbox(name string) (record.Run, error) {
-	state, err := runsState()
+	state, err := settings.RunsState()
 	if err != nil {
 		return record.Run{}, err
 	}
 	one, err := attach.Find(state, name)
 	switch {
 	case errors.Is(err, attach.ErrNoSandbox):
-		return one, &failure{
-			code: controller.ExitConfiguration,
-			err:  err,
-			hint: "'agentctl sandbox list' names them; 'agentctl runs list' has the runs that ended",
+		return one, &output.Failure{
+			Code: controller.ExitConfiguration,
+			Err:  err,
+			Hint: "'agentctl sandbox list' names them; 'agentctl runs list' has the runs that ended",
 		}
 	case err != nil:
-		return one, &failure{code: controller.ExitConfiguration, err: err}
+		return one, &output.Failure{Code: controller.ExitConfiguration, Err: err}
 	}
 	return one, nil
 }
@@ -81,7 +84,7 @@ func attachTo(ctx context.Context, name string) (*channel.Client, record.Run, er
 	}
 	client, err := dial(ctx, one)
 	if err != nil {
-		return nil, one, &failure{code: controller.ExitSandbox, err: err}
+		return nil, one, &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
 	return client, one, nil
 }
@@ -89,18 +92,18 @@ func attachTo(ctx context.Context, name string) (*channel.Client, record.Run, er
 // dial connects to the sandbox of a run, whether its controller is alive or not.
 func dial(ctx context.Context, one record.Run) (*channel.Client, error) {
 	if one.Live {
-		return attach.Dial(ctx, one, version)
+		return attach.Dial(ctx, one, output.Version)
 	}
 	kept, err := keptSandbox(one)
 	if err != nil {
 		return nil, err
 	}
-	return attach.DialKept(ctx, one, kept, version)
+	return attach.DialKept(ctx, one, kept, output.Version)
 }
 
 // keptSandbox is the sandbox of a run whose controller is gone.
 func keptSandbox(one record.Run) (local.Kept, error) {
-	state, err := runsState()
+	state, err := settings.RunsState()
 	if err != nil {
 		return local.Kept{}, err
 	}
@@ -111,11 +114,8 @@ func keptSandbox(one record.Run) (local.Kept, error) {
 	return kept, nil
 }
 
-// hasSandbox reports whether a run may have a sandbox that accepts connections.
-func hasSandbox(one record.Run) bool { return one.Sandbox != "" && (one.Live || one.KeptUntil != nil) }
-
-// sandboxJSON is one sandbox of the list.
-type sandboxJSON struct {
+// SandboxJSON is one sandbox of the list.
+type SandboxJSON struct {
 	Sandbox string            `json:"sandbox"`
 	RunID   string            `json:"run_id"`
 	Backend string            `json:"backend"`
@@ -139,7 +139,7 @@ func newSandboxListCommand() *cobra.Command {
 		Short:   "List sandboxes, the newest first",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			state, err := runsState()
+			state, err := settings.RunsState()
 			if err != nil {
 				return err
 			}
@@ -148,12 +148,12 @@ func newSandboxListCommand() *cobra.Command {
 				return err
 			}
 			all, unread := attach.List(state)
-			list := []sandboxJSON{}
+			list := []SandboxJSON{}
 			for _, one := range all {
 				if !hasLabels(one.Labels, wanted) {
 					continue
 				}
-				s := sandboxJSON{
+				s := SandboxJSON{
 					Sandbox: one.Sandbox,
 					RunID:   one.RunID,
 					Backend: one.Backend,
@@ -173,12 +173,12 @@ func newSandboxListCommand() *cobra.Command {
 				list = append(list, s)
 			}
 			if asJSON {
-				err = writeJSON(cmd.OutOrStdout(), list)
+				err = output.WriteJSON(cmd.OutOrStdout(), list)
 			} else {
 				err = printSandboxes(cmd.OutOrStdout(), list)
 			}
 			if err = errors.Join(err, unread); err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
 			return nil
 		},
@@ -199,7 +199,7 @@ func hasLabels(has, wanted map[string]string) bool {
 }
 
 // printSandboxes prints a table; without sandboxes, nothing.
-func printSandboxes(out io.Writer, list []sandboxJSON) error {
+func printSandboxes(out io.Writer, list []SandboxJSON) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -232,7 +232,7 @@ func deleteKept(ctx context.Context, one record.Run) error {
 		err = errors.Join(kept.Delete(ctx), attach.Remove(one.Path))
 	}
 	if err != nil {
-		return &failure{code: controller.ExitSandbox, err: err}
+		return &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
 	return nil
 }
@@ -262,17 +262,17 @@ once. The record with the audit log stays.`,
 			}
 			err = client.StopRun(cmd.Context(), force)
 			if err = errors.Join(err, client.Close()); err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
 			if err := one.WaitEnd(cmd.Context()); err != nil {
-				return &failure{code: controller.ExitSandbox, err: fmt.Errorf("wait for the end of run %s: %w", one.RunID, err)}
+				return &output.Failure{Code: controller.ExitSandbox, Err: fmt.Errorf("wait for the end of run %s: %w", one.RunID, err)}
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), map[string]string{"sandbox": one.Sandbox, "record": one.Path})
+				return output.WriteJSON(cmd.OutOrStdout(), map[string]string{"sandbox": one.Sandbox, "record": one.Path})
 			}
 			return nil
 		},
-		ValidArgsFunction: completeRuns(hasSandbox),
+		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "take nothing out")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object with the directory of the record")

@@ -1,4 +1,4 @@
-package main
+package sandboxcmd
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/boxes"
 	"agentsh/internal/layout"
@@ -44,10 +46,10 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 			from, out := splitSandbox(args[0])
 			to, in := splitSandbox(args[1])
 			if (from == "") == (to == "") {
-				return &failure{
-					code: controller.ExitConfiguration,
-					err:  errors.New("one of the two is SANDBOX:PATH"),
-					hint: "a file whose name has a colon is ./NAME",
+				return &output.Failure{
+					Code: controller.ExitConfiguration,
+					Err:  errors.New("one of the two is SANDBOX:PATH"),
+					Hint: "a file whose name has a colon is ./NAME",
 				}
 			}
 			client, one, err := attachTo(cmd.Context(), from+to)
@@ -61,7 +63,7 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 				err = c.In(cmd.Context(), args[0], inRepository(one.Workdir, in))
 			}
 			if err == nil && asJSON {
-				err = writeJSON(cmd.OutOrStdout(), map[string]any{"skipped": append([]string{}, c.Skipped...)})
+				err = output.WriteJSON(cmd.OutOrStdout(), map[string]any{"skipped": append([]string{}, c.Skipped...)})
 			}
 			for _, s := range c.Skipped {
 				fmt.Fprintf(cmd.ErrOrStderr(), "agentctl: left out: %s\n", text.Visible(s))
@@ -70,7 +72,7 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 				err = fmt.Errorf("%d of the files could not travel", len(c.Skipped))
 			}
 			if err = errors.Join(err, client.Close()); err != nil {
-				return &failure{code: controller.ExitSandbox, err: err, hint: hintOfCp(err)}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err, Hint: hintOfCp(err)}
 			}
 			return nil
 		},
@@ -117,7 +119,7 @@ func completeCp(cmd *cobra.Command, _ []string, word string) ([]cobra.Completion
 	if strings.ContainsAny(word, ":/.") {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	names, _ := completeRuns(hasSandbox)(cmd, nil, word)
+	names, _ := settings.CompleteRuns(settings.HasSandbox)(cmd, nil, word)
 	for i := range names {
 		name, about, _ := strings.Cut(names[i], "\t")
 		names[i] = cobra.CompletionWithDesc(name+":", about)

@@ -1,4 +1,4 @@
-package main
+package sandboxcmd
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/cmd/agentsh/asking"
 	"agentsh/controller"
 	"agentsh/controller/attach"
@@ -19,7 +21,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-func newApprovalsCommand() *cobra.Command {
+func NewApprovals() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "approvals",
 		Short: "List and answer what waits for a person, in all runs",
@@ -33,8 +35,8 @@ webhook}. An answer covers the one thing that is shown.`,
 	return cmd
 }
 
-// question is a question of a run.
-type question struct {
+// Question is a question of a run.
+type Question struct {
 	ID    string `json:"question"` // RUN/ID
 	Agent string `json:"agent"`
 	Batch string `json:"batch,omitempty"`
@@ -47,13 +49,13 @@ const askTime = 10 * time.Second
 
 // questions asks the sandboxes of all runs for what waits. The error names the runs that did not
 // answer.
-func questions(ctx context.Context) ([]question, error) {
-	state, err := runsState()
+func questions(ctx context.Context) ([]Question, error) {
+	state, err := settings.RunsState()
 	if err != nil {
 		return nil, err
 	}
 	all, _ := attach.List(state) // a record that cannot be read has no sandbox
-	found := make([][]question, len(all))
+	found := make([][]Question, len(all))
 	failed := make([]error, len(all))
 	var asked sync.WaitGroup
 	room := make(chan struct{}, 16)
@@ -65,14 +67,14 @@ func questions(ctx context.Context) ([]question, error) {
 		})
 	}
 	asked.Wait()
-	var out []question
+	var out []Question
 	for _, list := range found {
 		out = append(out, list...)
 	}
 	return out, errors.Join(failed...)
 }
 
-func questionsOf(ctx context.Context, one record.Run) ([]question, error) {
+func questionsOf(ctx context.Context, one record.Run) ([]Question, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, askTime, fmt.Errorf("sandbox %s does not answer", one.Sandbox))
 	defer cancel()
 	client, err := dial(ctx, one)
@@ -84,9 +86,9 @@ func questionsOf(ctx context.Context, one record.Run) ([]question, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", one.Sandbox, err)
 	}
-	out := make([]question, len(list))
+	out := make([]Question, len(list))
 	for i, p := range list {
-		out[i] = question{ID: one.Sandbox + "/" + p.ID, Agent: one.Agent, Pending: p}
+		out[i] = Question{ID: one.Sandbox + "/" + p.ID, Agent: one.Agent, Pending: p}
 		if m := one.Batch; m != nil {
 			out[i].Batch, out[i].Run = m.ID, m.Name
 		}
@@ -105,12 +107,12 @@ func newApprovalsListCommand() *cobra.Command {
 			list, unasked := questions(cmd.Context())
 			var err error
 			if asJSON {
-				err = writeJSON(cmd.OutOrStdout(), append([]question{}, list...))
+				err = output.WriteJSON(cmd.OutOrStdout(), append([]Question{}, list...))
 			} else {
 				err = printQuestions(cmd.OutOrStdout(), list, time.Now())
 			}
 			if unasked != nil {
-				return &failure{code: controller.ExitSandbox, err: errors.Join(err, unasked)}
+				return &output.Failure{Code: controller.ExitSandbox, Err: errors.Join(err, unasked)}
 			}
 			return err
 		},
@@ -120,7 +122,7 @@ func newApprovalsListCommand() *cobra.Command {
 }
 
 // printQuestions prints a table; when nothing waits, nothing.
-func printQuestions(w io.Writer, list []question, now time.Time) error {
+func printQuestions(w io.Writer, list []Question, now time.Time) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -138,7 +140,7 @@ func printQuestions(w io.Writer, list []question, now time.Time) error {
 			q.ID, text.Short(agent, 40), text.Visible(q.Kind), max(q.Ends.Sub(now), 0).Round(time.Second).String(), rule, asking.What(q.Question),
 		})
 	}
-	return printRows(w, rows)
+	return output.PrintRows(w, rows)
 }
 
 func newAnswerCommand(verb string, allow bool) *cobra.Command {
@@ -176,9 +178,9 @@ func newAnswerCommand(verb string, allow bool) *cobra.Command {
 func answerQuestion(ctx context.Context, name string, answer wire.ApprovalAnswer) error {
 	run, id, found := strings.Cut(name, "/")
 	if !found || run == "" || id == "" {
-		return &failure{
-			code: controller.ExitConfiguration, err: fmt.Errorf("%.64q is no question: write RUN/NUMBER", name),
-			hint: "'agentctl approvals list' shows what waits",
+		return &output.Failure{
+			Code: controller.ExitConfiguration, Err: fmt.Errorf("%.64q is no question: write RUN/NUMBER", name),
+			Hint: "'agentctl approvals list' shows what waits",
 		}
 	}
 	client, _, err := attachTo(ctx, run)
@@ -190,7 +192,7 @@ func answerQuestion(ctx context.Context, name string, answer wire.ApprovalAnswer
 	defer cancel()
 	answer.ID = id
 	if err := client.Answer(ctx, answer); err != nil {
-		return &failure{code: controller.ExitSandbox, err: err, hint: "'agentctl approvals list' shows what waits"}
+		return &output.Failure{Code: controller.ExitSandbox, Err: err, Hint: "'agentctl approvals list' shows what waits"}
 	}
 	return nil
 }

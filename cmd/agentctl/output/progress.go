@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"cmp"
@@ -37,9 +37,9 @@ var stepTexts = map[string]string{
 	"delete":         "delete the sandbox",
 }
 
-// progress prints the progress of a run: one line for each step, coloured on a
+// Progress prints the progress of a run: one line for each step, coloured on a
 // terminal. Safe for concurrent use.
-type progress struct {
+type Progress struct {
 	mu     sync.Mutex
 	out    io.Writer
 	errs   io.Writer
@@ -49,19 +49,19 @@ type progress struct {
 	start  time.Time
 }
 
-func newProgress(out, errs io.Writer, quiet bool) *progress {
-	return &progress{out: out, errs: errs, quiet: quiet, colour: colours(out)}
+func NewProgress(out, errs io.Writer, quiet bool) *Progress {
+	return &Progress{out: out, errs: errs, quiet: quiet, colour: Colours(out)}
 }
 
 // paint colours a text on a terminal.
-func (p *progress) paint(code, text string) string {
+func (p *Progress) paint(code, text string) string {
 	if !p.colour {
 		return text
 	}
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-func (p *progress) update(u controller.Update) {
+func (p *Progress) Update(u controller.Update) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch u.Kind {
@@ -69,26 +69,26 @@ func (p *progress) update(u controller.Update) {
 		p.step, p.start = u.Step, time.Now()
 		fmt.Fprintf(p.out, "%s %s\n", p.paint("36", u.Step+":"), stepTexts[u.Step])
 	case controller.UpdateWarning:
-		fmt.Fprintf(p.errs, "agentctl: %s %s\n", p.paint("33", "warning:"), printable(u.Text))
+		fmt.Fprintf(p.errs, "agentctl: %s %s\n", p.paint("33", "warning:"), Printable(u.Text))
 	case controller.UpdateOutput:
 		if !p.quiet {
 			// The bar prevents a CI system from executing a line as a command.
 			fmt.Fprintf(p.out, "  | %s\n", u.Text)
 		}
 	case controller.UpdateRefusal:
-		fmt.Fprintf(p.out, "  %s %s\n", p.paint("31", "refused:"), refusalText(u.Refusal))
+		fmt.Fprintf(p.out, "  %s %s\n", p.paint("31", "refused:"), RefusalText(u.Refusal))
 	}
 }
 
-// end is called at the end of the run.
-func (p *progress) end() {
+// End is called at the end of the run.
+func (p *Progress) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.step = ""
 }
 
-// refusalText is a refusal on one line: the action, the rule and its position.
-func refusalText(r controller.Refusal) string {
+// RefusalText is a refusal on one line: the action, the rule and its position.
+func RefusalText(r controller.Refusal) string {
 	text := strings.Join(strings.Fields(r.Type+" "+r.Hook), " ") + " " + r.What
 	if r.Rule.Name != "" {
 		text += "  [" + strings.TrimSpace(r.Rule.Name+" "+r.Rule.Position()) + "]"
@@ -102,11 +102,11 @@ func refusalText(r controller.Refusal) string {
 	return text
 }
 
-// printResult prints the work and the refusals of a run.
-func printResult(w io.Writer, r controller.Result) {
-	fmt.Fprintf(w, "\n%s  %s, run %s, %s\n", r.Agent, strings.ReplaceAll(r.Status, "_", " "), r.RunID, since(r.Started, r.Ended))
+// PrintResult prints the work and the refusals of a run.
+func PrintResult(w io.Writer, r controller.Result) {
+	fmt.Fprintf(w, "\n%s  %s, run %s, %s\n", r.Agent, strings.ReplaceAll(r.Status, "_", " "), r.RunID, Since(r.Started, r.Ended))
 	if r.Usage != nil {
-		fmt.Fprintf(w, "\nagent: %s%s\n", usageText(*r.Usage), toolsText(r.Iterations))
+		fmt.Fprintf(w, "\nagent: %s%s\n", UsageText(*r.Usage), toolsText(r.Iterations))
 	}
 	if r.Commands > 0 {
 		fmt.Fprintf(w, "\nran %s: %s\n", text.Count(r.Commands, "program"), programsText(r.Programs))
@@ -118,14 +118,14 @@ func printResult(w io.Writer, r controller.Result) {
 			if x.Count > 1 {
 				count = fmt.Sprintf("  (%d times)", x.Count)
 			}
-			fmt.Fprintf(w, "  %s%s\n", refusalText(x), count)
+			fmt.Fprintf(w, "  %s%s\n", RefusalText(x), count)
 		}
 	}
-	printWork(w, r)
+	PrintWork(w, r)
 }
 
-// usageText is the usage of a model on one line.
-func usageText(u runtime.Usage) string {
+// UsageText is the usage of a model on one line.
+func UsageText(u runtime.Usage) string {
 	line := fmt.Sprintf("%s, %s in, %d cached, %d out", text.Count(u.Turns, "turn"), text.Count(u.Input, "token"), u.CacheRead, u.Output)
 	if u.CostUSD > 0 {
 		line += fmt.Sprintf(", $%.4f", u.CostUSD)
@@ -170,8 +170,8 @@ func programsText(programs []controller.Program) string {
 	return strings.Join(parts, ", ")
 }
 
-// printWork prints the agent's work and its paths.
-func printWork(w io.Writer, r controller.Result) {
+// PrintWork prints the agent's work and its paths.
+func PrintWork(w io.Writer, r controller.Result) {
 	if len(r.Changed) > 0 {
 		heading := "changed"
 		if !r.Delivered {

@@ -1,4 +1,4 @@
-package main
+package sandboxcmd
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
 	"agentsh/controller/boxes"
 	"agentsh/controller/sandbox"
@@ -16,7 +17,7 @@ import (
 
 // runJSON runs a command in a sandbox and prints its result as JSON.
 func (e *sandboxExec) runJSON(cmd *cobra.Command, args []string) error {
-	wrong := func(err error) error { return &failure{code: controller.ExitConfiguration, err: err} }
+	wrong := func(err error) error { return &output.Failure{Code: controller.ExitConfiguration, Err: err} }
 	one, streams, err := e.command(cmd, args[1:])
 	if err != nil {
 		return wrong(err)
@@ -28,9 +29,9 @@ func (e *sandboxExec) runJSON(cmd *cobra.Command, args []string) error {
 	runner := boxes.Runner{Box: client, Dir: e.dir(cmd.Context(), client, run.Workdir)}
 	res, err := runner.Run(cmd.Context(), one, streams)
 	if err = errors.Join(err, client.Close()); err != nil {
-		return &failure{code: controller.ExitSandbox, err: err}
+		return &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
-	return writeJSON(cmd.OutOrStdout(), res)
+	return output.WriteJSON(cmd.OutOrStdout(), res)
 }
 
 // command is the command of a command line, or of --request.

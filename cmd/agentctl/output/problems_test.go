@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"bytes"
@@ -66,7 +66,7 @@ var odd = harness.Problems{
 // See SARIF 2.1.0, 3.4 (artifactLocation), 3.10.10 (level) and 3.27 (result).
 func TestSARIFIsValid(t *testing.T) {
 	var out bytes.Buffer
-	if err := printProblems(&out, odd, formatSARIF); err != nil {
+	if err := PrintProblems(&out, odd, formatSARIF); err != nil {
 		t.Fatal(err)
 	}
 	var log sarifLog
@@ -94,14 +94,14 @@ func TestSARIFIsValid(t *testing.T) {
 	}
 	// Without problems, the log must still be complete.
 	out.Reset()
-	if err := printProblems(&out, nil, formatSARIF); err != nil || !strings.Contains(out.String(), `"results": []`) {
+	if err := PrintProblems(&out, nil, formatSARIF); err != nil || !strings.Contains(out.String(), `"results": []`) {
 		t.Errorf("%v %s", err, out.String())
 	}
 }
 
 func TestAnnotationsAreOneLineEach(t *testing.T) {
 	var out bytes.Buffer
-	if err := printProblems(&out, odd, formatGitHub); err != nil {
+	if err := PrintProblems(&out, odd, formatGitHub); err != nil {
 		t.Fatal(err)
 	}
 	want := `::error file=a b/ü%2C%3A%25%0A%3A%3Aerror%3A%3Ax.yaml,line=3,col=4,title=agentctl type::100%25%0D%0A::set-output name=x::y <&> (h,:)
@@ -115,11 +115,11 @@ func TestAnnotationsAreOneLineEach(t *testing.T) {
 
 func TestJSONHasEveryProblem(t *testing.T) {
 	var out bytes.Buffer
-	if err := printProblems(&out, odd, formatJSON); err != nil {
+	if err := PrintProblems(&out, odd, FormatJSON); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {
-		Problems         []problemJSON
+		Problems         []ProblemJSON
 		Errors, Warnings int
 	}
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil || len(got.Problems) != 3 || got.Errors != 1 || got.Warnings != 1 {

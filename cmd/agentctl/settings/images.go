@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"errors"
@@ -51,14 +51,14 @@ func (f *imageFlags) config(of config) (image.Config, error) {
 		}
 		c.Places[name] = place
 	}
-	if c.Cache = imageCache(); c.Cache == "" && len(c.Places) > 0 {
+	if c.Cache = ImageCache(); c.Cache == "" && len(c.Places) > 0 {
 		return c, errors.New("images: no cache directory: set HOME or XDG_CACHE_HOME")
 	}
 	return c, nil
 }
 
-// imageCache is the directory of extracted images; empty: the user has none.
-func imageCache() string {
+// ImageCache is the directory of extracted images; empty: the user has none.
+func ImageCache() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""

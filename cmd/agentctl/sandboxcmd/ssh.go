@@ -1,4 +1,4 @@
-package main
+package sandboxcmd
 
 import (
 	"errors"
@@ -12,12 +12,14 @@ import (
 	"github.com/spf13/cobra"
 	"mvdan.cc/sh/v3/syntax"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/attach"
 	"agentsh/controller/record"
 )
 
-func newConnectCommand() *cobra.Command {
+func NewConnect() *cobra.Command {
 	return &cobra.Command{
 		Use:   "connect RUN",
 		Short: "Connect an ssh client to the sandbox of a run",
@@ -31,11 +33,11 @@ the SSH server of a sandbox. 'agentctl ssh-config' prints the settings of ssh fo
 				return err
 			}
 			if err := connect(cmd, one); err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
 			return nil
 		},
-		ValidArgsFunction: completeRuns(hasSandbox),
+		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),
 	}
 }
 
@@ -47,14 +49,14 @@ func connect(cmd *cobra.Command, one record.Run) error {
 	if err != nil {
 		return err
 	}
-	state, err := runsState()
+	state, err := settings.RunsState()
 	if err != nil {
 		return err
 	}
 	return attach.ConnectKept(cmd.Context(), state, one, kept, cmd.InOrStdin(), cmd.OutOrStdout())
 }
 
-func newSSHConfigCommand() *cobra.Command {
+func NewSSHConfig() *cobra.Command {
 	var host string
 	cmd := &cobra.Command{
 		Use:   "ssh-config RUN [--host NAME]",
@@ -71,7 +73,7 @@ another one.`,
 			if err != nil {
 				return err
 			}
-			state, err := runsState()
+			state, err := settings.RunsState()
 			if err != nil {
 				return err
 			}
@@ -80,11 +82,11 @@ another one.`,
 				err = printSSHConfig(cmd.OutOrStdout(), host, one, files)
 			}
 			if err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
 			return nil
 		},
-		ValidArgsFunction: completeRuns(hasSandbox),
+		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),
 	}
 	cmd.Flags().StringVar(&host, "host", "", "`NAME` of the host (default: the id of the run)")
 	return cmd

@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"strings"
@@ -10,7 +10,7 @@ import (
 
 func TestTheUsageOfAModelIsPrinted(t *testing.T) {
 	var out strings.Builder
-	printResult(&out, controller.Result{
+	PrintResult(&out, controller.Result{
 		Agent: "mender", Status: controller.StatusDone, Usage: &runtime.Usage{Model: "m", Turns: 4, Input: 900, Output: 80, CacheRead: 7,
 			CostUSD: 0.0125},
 		Iterations: []controller.IterationResult{
@@ -26,7 +26,7 @@ func TestTheUsageOfAModelIsPrinted(t *testing.T) {
 		t.Errorf("%s", out.String())
 	}
 	out.Reset()
-	printResult(&out, controller.Result{Agent: "script"})
+	PrintResult(&out, controller.Result{Agent: "script"})
 	if strings.Contains(out.String(), "agent:") {
 		t.Errorf("%s", out.String())
 	}
@@ -37,7 +37,7 @@ func TestASummarySaysThatNothingWasDelivered(t *testing.T) {
 	for _, delivered := range []bool{false, true} {
 		var out strings.Builder
 		r.Delivered = delivered
-		printResult(&out, r)
+		PrintResult(&out, r)
 		for _, text := range []string{"\nnothing was delivered\n", "\nchanged, but not delivered:\n"} {
 			if strings.Contains(out.String(), text) == delivered {
 				t.Errorf("delivered %t: %s", delivered, out.String())

@@ -1,4 +1,4 @@
-package main
+package sandboxcmd
 
 import (
 	"bufio"
@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"agentsh/cmd/agentctl/output"
+	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/boxes"
 	"agentsh/controller/sandbox/host"
@@ -30,7 +32,7 @@ const defaultIdle = time.Hour
 // sandboxCreate are the flags of sandbox create.
 type sandboxCreate struct {
 	spec            boxes.Spec
-	place           placeFlags
+	place           settings.Placement
 	env, labels     []string
 	idle            time.Duration
 	file            string // of the specification
@@ -63,7 +65,7 @@ in an empty directory.`,
 			}
 			return c.start(cmd, spec)
 		},
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: settings.CompleteYAML,
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.file, "spec", "", "`FILE` with the specification as JSON, or - for standard input")
@@ -78,13 +80,13 @@ in an empty directory.`,
 	f.StringVar(&c.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
 	f.StringVar(&c.config, "agentsh-config", "", "configuration `FILE` of the supervisor (default /etc/agentsh/config.yaml where it exists)")
 	f.BoolVar(&c.json, "json", false, "print a JSON object")
-	c.place.add(cmd)
+	c.place.Add(cmd)
 	for _, name := range []string{
 		"policy", "repo", "allow-dirty", "from", "image", "env", "label", "idle", "backend", "connect", "connect-key", "lease",
 	} {
 		cmd.MarkFlagsMutuallyExclusive("spec", name)
 	}
-	_ = cmd.RegisterFlagCompletionFunc("policy", completeYAML) // fails for an unknown flag only
+	_ = cmd.RegisterFlagCompletionFunc("policy", settings.CompleteYAML) // fails for an unknown flag only
 	return cmd
 }
 
@@ -107,10 +109,10 @@ func (c *sandboxCreate) specification(cmd *cobra.Command, args []string) (spec b
 		if len(args) == 1 {
 			spec.Harness = args[0]
 		}
-		if c.place.flags.Changed("backend") {
-			spec.Backend = c.place.backend
+		if c.place.Flags.Changed("backend") {
+			spec.Backend = c.place.Backend
 		}
-		spec.Connect, spec.ConnectKey, spec.LeaseSeconds = c.place.connect, c.place.key, int64(c.place.lease/time.Second)
+		spec.Connect, spec.ConnectKey, spec.LeaseSeconds = c.place.Connect, c.place.Key, int64(c.place.Lease/time.Second)
 		spec.IdleSeconds = int64(c.idle / time.Second)
 		if spec.Env, err = pairs("--env", c.env); err == nil {
 			spec.Labels, err = pairs("--label", c.labels)
@@ -160,7 +162,7 @@ func (c *sandboxCreate) start(cmd *cobra.Command, spec boxes.Spec) error {
 	}
 	behind, err := host.StartBehind(args, data)
 	if err != nil {
-		return &failure{code: controller.ExitSandbox, err: err}
+		return &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
 	defer context.AfterFunc(cmd.Context(), func() { behind.Signal(syscall.SIGTERM) })()
 	told := make(chan struct{})
@@ -177,15 +179,15 @@ func (c *sandboxCreate) start(cmd *cobra.Command, spec boxes.Spec) error {
 	if err != nil || made.Error != "" {
 		code := behind.Wait()
 		if made.Error == "" {
-			return &failure{code: max(code, 1)} // it has said why
+			return &output.Failure{Code: max(code, 1)} // it has said why
 		}
-		return &failure{code: made.Code, err: errors.New(made.Error), hint: made.Hint}
+		return &output.Failure{Code: made.Code, Err: errors.New(made.Error), Hint: made.Hint}
 	}
 	if err := behind.Leave(); err != nil {
-		return &failure{code: controller.ExitSandbox, err: err}
+		return &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
 	if c.json {
-		return writeJSON(cmd.OutOrStdout(), made.Made)
+		return output.WriteJSON(cmd.OutOrStdout(), made.Made)
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), made.Sandbox)
 	return err
@@ -214,13 +216,13 @@ func (c *sandboxCreate) hold(cmd *cobra.Command) error {
 		return say(heldError(err))
 	}
 	defer done()
-	ctx, force, stop := interruptible(cmd.Context(), abandonRun(io.Discard))
+	ctx, force, stop := settings.Interruptible(cmd.Context(), settings.AbandonRun(io.Discard))
 	defer stop()
 	o.Force = force
 	box, err := boxes.Open(ctx, o, spec)
 	if err != nil {
-		_ = runFailure(cmd.ErrOrStderr(), err) // prints problems
-		return errors.Join(say(heldError(err)), &failure{code: controller.ExitSandbox})
+		_ = settings.RunFailure(cmd.ErrOrStderr(), err) // prints problems
+		return errors.Join(say(heldError(err)), &output.Failure{Code: controller.ExitSandbox})
 	}
 	if err := say(heldJSON{Made: boxes.NewMade(box, o.Backend.Name(), spec.Labels)}); err != nil {
 		return errors.Join(err, box.Close(context.WithoutCancel(ctx))) // nobody knows of it
@@ -239,7 +241,7 @@ func (c *sandboxCreate) hold(cmd *cobra.Command) error {
 func heldError(err error) heldJSON {
 	h := heldJSON{Error: err.Error(), Code: controller.ExitConfiguration}
 	var of *controller.Failure
-	var own *failure
+	var own *output.Failure
 	switch {
 	case errors.As(err, &of):
 		h.Hint, h.Code = of.Hint, of.Code
@@ -247,7 +249,7 @@ func heldError(err error) heldJSON {
 			h.Error = "the harness has problems"
 		}
 	case errors.As(err, &own):
-		h.Hint, h.Code = own.hint, own.code
+		h.Hint, h.Code = own.Hint, own.Code
 	}
 	return h
 }
@@ -274,16 +276,16 @@ func (c *sandboxCreate) options(spec boxes.Spec, stderr io.Writer) (o controller
 	if err != nil {
 		return o, nil, err
 	}
-	f := runFlags{
-		repo: spec.Repo, agentsh: c.agentsh, config: c.config, allowDirty: spec.AllowDirty,
-		place: placeFlags{
-			backend: spec.Backend, connect: spec.Connect, key: spec.ConnectKey, lease: time.Duration(spec.LeaseSeconds) * time.Second,
+	f := settings.Run{
+		Repo: spec.Repo, Agentsh: c.agentsh, Config: c.config, AllowDirty: spec.AllowDirty,
+		Place: settings.Placement{
+			Backend: spec.Backend, Connect: spec.Connect, Key: spec.ConnectKey, Lease: time.Duration(spec.LeaseSeconds) * time.Second,
 		},
 	}
-	if f.place.lease == 0 {
-		f.place.lease = remote.DefaultLease
+	if f.Place.Lease == 0 {
+		f.Place.Lease = remote.DefaultLease
 	}
-	if o, err = f.options(file); err != nil {
+	if o, err = f.Options(file); err != nil {
 		done()
 		return o, nil, err
 	}
@@ -293,10 +295,10 @@ func (c *sandboxCreate) options(spec boxes.Spec, stderr io.Writer) (o controller
 	if filepath.IsAbs(spec.Image) {
 		o.Images.Places[spec.Image] = spec.Image
 	}
-	progress := newProgress(io.Discard, stderr, true)
+	progress := output.NewProgress(io.Discard, stderr, true)
 	o.Progress = func(u controller.Update) {
 		if u.Kind == controller.UpdateWarning {
-			progress.update(u)
+			progress.Update(u)
 		}
 	}
 	return o, done, nil
@@ -327,11 +329,11 @@ doc/sandboxes.md has the methods. All sandboxes end when standard input does.`,
 				<-signals
 				cancel()
 			}()
-			err := boxes.Serve(ctx, boxes.Config{Version: version, Options: func(s boxes.Spec) (controller.Options, func(), error) {
+			err := boxes.Serve(ctx, boxes.Config{Version: output.Version, Options: func(s boxes.Spec) (controller.Options, func(), error) {
 				return c.options(s, cmd.ErrOrStderr())
 			}}, cmd.InOrStdin(), cmd.OutOrStdout())
 			if err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
 			return nil
 		},

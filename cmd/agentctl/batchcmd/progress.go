@@ -1,4 +1,4 @@
-package main
+package batchcmd
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/cmd/agentctl/output"
 	"agentsh/controller/batch"
 	"agentsh/internal/text"
 )
@@ -33,7 +34,7 @@ type batchProgress struct {
 }
 
 func newBatchProgress(out, errs io.Writer, asJSON bool) *batchProgress {
-	p := &batchProgress{out: out, errs: errs, json: asJSON, colour: colours(out), told: map[string]bool{}, done: make(chan struct{})}
+	p := &batchProgress{out: out, errs: errs, json: asJSON, colour: output.Colours(out), told: map[string]bool{}, done: make(chan struct{})}
 	if f, ok := out.(*os.File); ok && !asJSON && os.Getenv("TERM") != "dumb" {
 		if _, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
 			p.table = f
@@ -88,13 +89,13 @@ func (p *batchProgress) end(v *batch.View) {
 		}{"batch", time.Now().UTC(), v})
 		return
 	}
-	fmt.Fprintf(p.out, "\n%s  %s, batch %s, %s\n%s\n", text.Visible(v.Name), v.Status, v.ID, since(v.Began, v.Ended), countsText(v))
+	fmt.Fprintf(p.out, "\n%s  %s, batch %s, %s\n%s\n", text.Visible(v.Name), v.Status, v.ID, output.Since(v.Began, v.Ended), countsText(v))
 	fmt.Fprintf(p.out, "results     %s\n", text.Visible(v.Out))
 }
 
 // encode prints a JSON object on one line.
 func (p *batchProgress) encode(v any) {
-	enc := json.NewEncoder(printableJSON{p.out})
+	enc := json.NewEncoder(output.PrintableJSON{W: p.out})
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(v) // a reader of the output that has gone does not end the batch
 }
@@ -143,7 +144,7 @@ func (p *batchProgress) warn(e batch.Event) {
 	if e.Run != nil {
 		of = e.Run.Name + ": "
 	}
-	p.printed(p.errs, fmt.Sprintf("agentctl: %s %s%s", p.paint("33", "warning:"), of, printable(e.Text)))
+	p.printed(p.errs, fmt.Sprintf("agentctl: %s %s%s", p.paint("33", "warning:"), of, output.Printable(e.Text)))
 }
 
 func (p *batchProgress) paint(code, s string) string {
@@ -157,7 +158,7 @@ func (p *batchProgress) paint(code, s string) string {
 func (p *batchProgress) eventText(e batch.Event) string {
 	switch e.Kind {
 	case batch.EventStop:
-		return p.paint("33", "stopping: ") + printable(e.Text)
+		return p.paint("33", "stopping: ") + output.Printable(e.Text)
 	case batch.EventDrop:
 		return fmt.Sprintf("%s %s: stopped by %s", p.paint("33", "dropped"), e.Run.Name, text.Visible(e.Run.By))
 	case batch.EventStart:
@@ -178,7 +179,7 @@ func (p *batchProgress) eventText(e batch.Event) string {
 // endText is the line of the end of a run.
 func (p *batchProgress) endText(one *batch.ItemView) string {
 	end := one.End
-	took := since(end.Started, end.Ended)
+	took := output.Since(end.Started, end.Ended)
 	switch {
 	case one.State == batch.StateRetrying:
 		return fmt.Sprintf("%s %s in %s, after attempt %d: %s", p.paint("33", "again"), one.Name,
@@ -248,14 +249,14 @@ func tableLines(v *batch.View, rows, columns int) []string {
 			continue
 		}
 		list = append(list, []string{
-			"  " + one.Name, orNone(one.Step), since(one.Started, time.Now()).Round(time.Second).String(), tokensText(one.Usage),
+			"  " + one.Name, orNone(one.Step), output.Since(one.Started, time.Now()).Round(time.Second).String(), tokensText(one.Usage),
 			costText(one.Usage.CostUSD),
 		})
 	}
 	if running > 0 {
-		_ = printRows(&table, list) // a buffer takes everything
+		_ = output.PrintRows(&table, list) // a buffer takes everything
 	}
-	lines := []string{countsText(v) + ", " + since(v.Began, time.Now()).Round(time.Second).String()}
+	lines := []string{countsText(v) + ", " + output.Since(v.Began, time.Now()).Round(time.Second).String()}
 	lines = append(lines, strings.Split(strings.TrimSuffix(table.String(), "\n"), "\n")...)
 	if more := running - (rows - 3); more > 0 {
 		lines = append(lines, fmt.Sprintf("  and %d more", more))

@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"encoding/json"
@@ -17,28 +17,28 @@ import (
 
 // Output formats of problems.
 const (
-	formatText   = "text"
-	formatJSON   = "json"
+	FormatText   = "text"
+	FormatJSON   = "json"
 	formatGitHub = "github"
 	formatSARIF  = "sarif"
 )
 
-var problemFormats = []string{formatText, formatJSON, formatGitHub, formatSARIF}
+var ProblemFormats = []string{FormatText, FormatJSON, formatGitHub, formatSARIF}
 
-// printProblems writes problems in a format. Under GitHub Actions the text
+// PrintProblems writes problems in a format. Under GitHub Actions the text
 // format is followed by annotations.
-func printProblems(w io.Writer, ps harness.Problems, format string) error {
+func PrintProblems(w io.Writer, ps harness.Problems, format string) error {
 	switch format {
-	case formatText:
+	case FormatText:
 		return textProblems(w, ps)
-	case formatJSON:
+	case FormatJSON:
 		return jsonProblems(w, ps)
 	case formatGitHub:
 		return githubProblems(w, ps)
 	case formatSARIF:
 		return sarifProblems(w, ps)
 	}
-	return fmt.Errorf("unknown output format %q: one of %s", format, strings.Join(problemFormats, ", "))
+	return fmt.Errorf("unknown output format %q: one of %s", format, strings.Join(ProblemFormats, ", "))
 }
 
 func textProblems(w io.Writer, ps harness.Problems) error {
@@ -58,7 +58,7 @@ func textProblems(w io.Writer, ps harness.Problems) error {
 // painter returns a function that colours severities on a terminal, unless
 // NO_COLOR is set.
 func painter(w io.Writer) func(harness.Severity) string {
-	if !colours(w) {
+	if !Colours(w) {
 		return harness.Severity.String
 	}
 	return func(s harness.Severity) string {
@@ -67,9 +67,9 @@ func painter(w io.Writer) func(harness.Severity) string {
 	}
 }
 
-// colours reports whether w is a terminal and colours are not turned off. See
+// Colours reports whether w is a terminal and colours are not turned off. See
 // https://no-color.org.
-func colours(w io.Writer) bool {
+func Colours(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return false
@@ -78,8 +78,8 @@ func colours(w io.Writer) bool {
 	return err == nil
 }
 
-// problemJSON is one problem of the JSON output.
-type problemJSON struct {
+// ProblemJSON is one problem of the JSON output.
+type ProblemJSON struct {
 	File     string `json:"file"`
 	Line     int    `json:"line"`
 	Column   int    `json:"column"`
@@ -92,10 +92,10 @@ type problemJSON struct {
 
 func jsonProblems(w io.Writer, ps harness.Problems) error {
 	out := struct {
-		Problems []problemJSON `json:"problems"`
+		Problems []ProblemJSON `json:"problems"`
 		Errors   int           `json:"errors"`
 		Warnings int           `json:"warnings"`
-	}{Problems: []problemJSON{}}
+	}{Problems: []ProblemJSON{}}
 	for _, p := range ps {
 		switch p.Severity {
 		case harness.Error:
@@ -105,25 +105,25 @@ func jsonProblems(w io.Writer, ps harness.Problems) error {
 		}
 		out.Problems = append(
 			out.Problems,
-			problemJSON{p.At.File, p.At.Line, p.At.Column, p.At.Layer, p.Severity.String(), p.Rule, p.Message, p.Hint},
+			ProblemJSON{p.At.File, p.At.Line, p.At.Column, p.At.Layer, p.Severity.String(), p.Rule, p.Message, p.Hint},
 		)
 	}
-	return writeJSON(w, out)
+	return WriteJSON(w, out)
 }
 
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(printableJSON{w})
+func WriteJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(PrintableJSON{W: w})
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
-// printableJSON escapes the characters that JSON allows in a string, but that
+// PrintableJSON escapes the characters that JSON allows in a string, but that
 // control a terminal.
-type printableJSON struct{ w io.Writer }
+type PrintableJSON struct{ W io.Writer }
 
-func (p printableJSON) Write(b []byte) (int, error) {
-	if _, err := io.WriteString(p.w, escapeJSON(string(b))); err != nil {
+func (p PrintableJSON) Write(b []byte) (int, error) {
+	if _, err := io.WriteString(p.W, escapeJSON(string(b))); err != nil {
 		return 0, err
 	}
 	return len(b), nil
@@ -249,7 +249,7 @@ func sarifProblems(w io.Writer, ps harness.Problems) error {
 			Locations: []sarifLocation{{sarifPhysical{sarifArtifact{fileURI(p.At.File)}, sarifRegion{p.At.Line, p.At.Column}}}},
 		})
 	}
-	return writeJSON(w, sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}})
+	return WriteJSON(w, sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}})
 }
 
 // fileURI is a file name as a relative or absolute URI reference.

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/docker"
@@ -24,53 +25,53 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// placeFlags say where sandboxes are.
-type placeFlags struct {
-	backend string // empty: local
-	connect string
-	key     string // file with the key of a place that listens
-	lease   time.Duration
-	look    bool // Collect asks the place in any case
-	flags   *pflag.FlagSet
+// Placement say where sandboxes are.
+type Placement struct {
+	Backend string // empty: local
+	Connect string
+	Key     string // file with the key of a place that listens
+	Lease   time.Duration
+	Look    bool // Collect asks the place in any case
+	Flags   *pflag.FlagSet
 }
 
 // backends are the values of --backend.
 var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name, docker.NamePodman, kubernetes.Name}
 
-func (f *placeFlags) add(cmd *cobra.Command) {
-	f.flags = cmd.Flags()
-	cmd.Flags().StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+strings.Join(backends, ", "))
-	cmd.Flags().StringVar(&f.connect, "connect", "",
+func (f *Placement) Add(cmd *cobra.Command) {
+	f.Flags = cmd.Flags()
+	cmd.Flags().StringVar(&f.Backend, "backend", local.Name, "kind of sandbox: "+strings.Join(backends, ", "))
+	cmd.Flags().StringVar(&f.Connect, "connect", "",
 		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, exec:PROGRAM ARGUMENT... that leads to a shell there, "+
 			"or of a socket where 'agentsh serve --listen' answers: "+socket.Forms+
 			"; or of the engine for docker and podman: unix://PATH, ssh://USER@HOST, tcp://HOST:PORT, context:NAME or connection:NAME "+
 			"(default: that of its own program); or of a cluster: "+kubernetes.Forms)
-	cmd.Flags().StringVar(&f.key, "connect-key", "", "`FILE` with the key of the place, for --backend socket")
-	cmd.Flags().DurationVar(&f.lease, "lease", remote.DefaultLease,
+	cmd.Flags().StringVar(&f.Key, "connect-key", "", "`FILE` with the key of the place, for --backend socket")
+	cmd.Flags().DurationVar(&f.Lease, "lease", remote.DefaultLease,
 		"elsewhere: how long the sandbox outlives a broken stream, and agentctl")
-	complete(cmd, "backend", backends)
+	Complete(cmd, "backend", backends)
 }
 
-// openState opens the state directory and the backend.
-func (f placeFlags) openState(agentsh, config string) (statedir.Dir, sandbox.Backend, error) {
+// OpenState opens the state directory and the backend.
+func (f Placement) OpenState(agentsh, config string) (statedir.Dir, sandbox.Backend, error) {
 	var none statedir.Dir
 	if err := f.check(config); err != nil {
 		return none, nil, err
 	}
-	agentsh, err := absolute(agentsh)
+	agentsh, err := Absolute(agentsh)
 	if err != nil {
 		return none, nil, err
 	}
-	if config, err = absolute(config); err != nil {
+	if config, err = Absolute(config); err != nil {
 		return none, nil, err
 	}
 	path, err := layout.FindState(os.Getenv, os.Geteuid())
 	if err != nil {
-		return none, nil, &failure{code: controller.ExitConfiguration, err: err}
+		return none, nil, &output.Failure{Code: controller.ExitConfiguration, Err: err}
 	}
 	state, err := statedir.Open(path)
 	if err != nil {
-		return none, nil, &failure{code: controller.ExitSandbox, err: err}
+		return none, nil, &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
 	backend, err := f.open(state, agentsh, config)
 	return state, backend, err
@@ -95,7 +96,7 @@ func (c *choosable) Choose(name, address, keyFile string) (sandbox.Backend, erro
 	if b := c.chosen[key]; b != nil {
 		return b, nil
 	}
-	of := placeFlags{backend: name, connect: address, key: keyFile, lease: c.lease}
+	of := Placement{Backend: name, Connect: address, Key: keyFile, Lease: c.lease}
 	if err := of.check(c.config); err != nil {
 		return nil, err
 	}
@@ -107,33 +108,33 @@ func (c *choosable) Choose(name, address, keyFile string) (sandbox.Backend, erro
 }
 
 // check rejects a combination of flags.
-func (f placeFlags) check(config string) error {
-	name := cmp.Or(f.backend, local.Name)
+func (f Placement) check(config string) error {
+	name := cmp.Or(f.Backend, local.Name)
 	wrong := func(hint, format string, args ...any) error {
-		return &failure{code: controller.ExitConfiguration, err: fmt.Errorf(format, args...), hint: hint}
+		return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf(format, args...), Hint: hint}
 	}
 	switch {
-	case name == local.Name && f.connect != "":
+	case name == local.Name && f.Connect != "":
 		return wrong("add --backend ssh, exec, socket, docker, podman or kubernetes", "--connect: the local backend is on this machine")
-	case name == local.Name && f.key != "":
+	case name == local.Name && f.Key != "":
 		return wrong("add --backend socket", "--connect-key: the local backend is on this machine")
 	case name == local.Name:
 		return nil
 	case !slices.Contains(backends, name):
 		return wrong("this build has: "+strings.Join(backends, ", "), "unknown backend %q", name)
-	case f.lease != 0 && (f.lease < remote.ShortestLease || f.lease > remote.LongestLease):
-		return wrong("", "--lease %s: %s to %s", f.lease, remote.ShortestLease, remote.LongestLease)
-	case f.isEngine() && f.key != "":
+	case f.Lease != 0 && (f.Lease < remote.ShortestLease || f.Lease > remote.LongestLease):
+		return wrong("", "--lease %s: %s to %s", f.Lease, remote.ShortestLease, remote.LongestLease)
+	case f.isEngine() && f.Key != "":
 		return wrong("see doc/platforms/docker.md", "--connect-key: an engine has no key of a place")
 	case f.isEngine():
 		return nil
-	case f.backend == kubernetes.Name && f.key != "":
+	case f.Backend == kubernetes.Name && f.Key != "":
 		return wrong("see doc/platforms/kubernetes.md", "--connect-key: a cluster has no key of a place")
-	case f.backend == kubernetes.Name && config != "":
+	case f.Backend == kubernetes.Name && config != "":
 		return wrong("put "+layout.Config+" into the image, or mount it", "--agentsh-config: the configuration of the image applies there")
-	case f.backend == kubernetes.Name:
+	case f.Backend == kubernetes.Name:
 		return nil
-	case f.connect == "":
+	case f.Connect == "":
 		return wrong("see doc/remote.md", "backend %s needs an address: write --connect, or connect in the harness", name)
 	case config != "":
 		return wrong("change "+layout.Config+" of the place", "--agentsh-config: the configuration of the place applies there")
@@ -142,42 +143,42 @@ func (f placeFlags) check(config string) error {
 }
 
 // isEngine reports whether the sandboxes are in containers of an engine.
-func (f placeFlags) isEngine() bool {
-	return f.backend == docker.Name || f.backend == docker.NamePodman
+func (f Placement) isEngine() bool {
+	return f.Backend == docker.Name || f.Backend == docker.NamePodman
 }
 
 // open makes the backend.
-func (f placeFlags) open(state statedir.Dir, agentsh, config string) (sandbox.Backend, error) {
-	if cmp.Or(f.backend, local.Name) == local.Name {
+func (f Placement) open(state statedir.Dir, agentsh, config string) (sandbox.Backend, error) {
+	if cmp.Or(f.Backend, local.Name) == local.Name {
 		b := local.New(local.Config{State: state, Agentsh: agentsh, Operator: config})
-		if f.backend == local.Name && (f.flags == nil || f.flags.Changed("backend")) {
+		if f.Backend == local.Name && (f.Flags == nil || f.Flags.Changed("backend")) {
 			return b, nil
 		}
 		return &choosable{
-			Backend: b, state: state, agentsh: agentsh, config: config, lease: f.lease, chosen: map[[3]string]sandbox.Backend{},
+			Backend: b, state: state, agentsh: agentsh, config: config, lease: f.Lease, chosen: map[[3]string]sandbox.Backend{},
 		}, nil
 	}
 	if f.isEngine() {
 		b, err := docker.Open(docker.Config{
-			Name: f.backend, Address: f.connect, State: state, Agentsh: agentsh, Operator: config, Lease: f.lease, Look: f.look, Getenv: os.Getenv,
+			Name: f.Backend, Address: f.Connect, State: state, Agentsh: agentsh, Operator: config, Lease: f.Lease, Look: f.Look, Getenv: os.Getenv,
 		})
 		if err != nil {
-			return nil, &failure{code: controller.ExitConfiguration, err: err, hint: "see doc/platforms/docker.md"}
+			return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "see doc/platforms/docker.md"}
 		}
 		return b, nil
 	}
-	if f.backend == kubernetes.Name {
+	if f.Backend == kubernetes.Name {
 		b, err := kubernetes.Open(kubernetes.Config{
-			Address: f.connect, State: state, Agentsh: agentsh, Lease: f.lease, Look: f.look, Getenv: os.Getenv,
+			Address: f.Connect, State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look, Getenv: os.Getenv,
 		})
 		if err != nil {
-			return nil, &failure{code: controller.ExitConfiguration, err: err, hint: "see doc/platforms/kubernetes.md"}
+			return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "see doc/platforms/kubernetes.md"}
 		}
 		return b, nil
 	}
-	b, err := remote.Open(f.backend, f.connect, f.key, remote.Config{State: state, Agentsh: agentsh, Lease: f.lease, Look: f.look})
+	b, err := remote.Open(f.Backend, f.Connect, f.Key, remote.Config{State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look})
 	if err != nil {
-		return nil, &failure{code: controller.ExitConfiguration, err: errors.Join(err), hint: "see doc/remote.md"}
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: errors.Join(err), Hint: "see doc/remote.md"}
 	}
 	return b, nil
 }
