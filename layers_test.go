@@ -81,7 +81,6 @@ var ranks = map[string]int{
 	"controller/sandbox/remote":      3, // keeps its files on this host as local does
 	"controller/sandbox/docker":      4, // a container for each sandbox, in which remote makes it
 	"controller/vmimage":             2, // what virtual machines boot from; starts none
-	"controller/sandbox/vm":          4, // a virtual machine for each sandbox, in which remote makes it
 	"controller/sandbox/kubernetes":  4, // a pod for each sandbox, in which remote makes it
 	"controller/sandbox/sandboxtest": 3, // what every backend must pass; reads audit logs
 	"controller/sandbox/host":        1,
@@ -170,7 +169,7 @@ var owners = map[string][]string{
 	"github.com/pkg/sftp":     {"internal/sshcommand"},
 	// They call methods by name. The linker then keeps all methods: agentsh would grow by 2 MB.
 	"html/template": {"controller/report"},
-	"text/template": {"cmd/agentctl", "packaging/release"},
+	"text/template": {"cmd/agentctl", "cmd/agentctl/sandboxcmd", "packaging/release"},
 
 	"github.com/google/go-containerregistry": {"controller/image"},
 	"github.com/moby/moby":                   {"controller/sandbox/docker"},
@@ -186,7 +185,6 @@ var owners = map[string][]string{
 		"supervisor/launch",
 		"controller/sandbox/local",
 		"controller/sandbox/remote",
-		"controller/sandbox/vm",
 		"controller/sandbox/host",
 		"internal/testenv",
 		"packaging/release",

@@ -1,17 +1,25 @@
 package controller
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"agentsh/controller/git"
+	"agentsh/controller/provider"
 	"agentsh/controller/runtime"
 	"agentsh/internal/layout"
 	"agentsh/internal/lazy"
@@ -169,4 +177,217 @@ func few(paths []string) string {
 		text += fmt.Sprintf(" and %d more", n)
 	}
 	return text
+}
+
+// Shared is what the runs of a batch have in common, so that it is found out once: the
+// repositories, each at the commit that HEAD pointed to when the first run looked, and what helpers
+// of providers have printed. Safe for concurrent use.
+type Shared struct {
+	dir     string
+	helpers helperCache
+
+	mu    sync.Mutex
+	repos map[[2]string]*sharedRepo // by path and author
+	room  int64                     // for contents of files, in bytes
+}
+
+// sharedRepo is a repository with a clone that other clones are copied from.
+type sharedRepo struct {
+	mu       sync.Mutex // held while it is found out
+	known    bool
+	checkout checkout
+	dirty    []string
+	size     int64 // of the repository, in bytes
+	contents map[string][]byte
+}
+
+// sharedContents bounds the contents of files that are kept in memory, in bytes.
+const sharedContents = 8 << 20
+
+// NewShared makes a directory for what the runs of one batch share. The caller calls Close after the
+// last one.
+func NewShared(dir string) (*Shared, error) {
+	err := statedir.RemoveTree(dir) // of a killed process
+	if err == nil {
+		err = os.Mkdir(dir, 0o700)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("directory for the runs of the batch: %w", err)
+	}
+	return &Shared{dir: dir, repos: map[[2]string]*sharedRepo{}, room: sharedContents}, nil
+}
+
+// Close removes the directory.
+func (s *Shared) Close() error { return statedir.RemoveTree(s.dir) }
+
+// repo returns a repository. An error is not remembered.
+func (s *Shared) repo(ctx context.Context, path, author string) (*sharedRepo, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	key := [2]string{path, author}
+	s.mu.Lock()
+	r := s.repos[key]
+	if r == nil {
+		r = &sharedRepo{}
+		s.repos[key] = r
+	}
+	s.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known {
+		return r, nil
+	}
+	dir, err := os.MkdirTemp(s.dir, "repo-")
+	if err != nil {
+		return nil, err
+	}
+	if err := r.open(ctx, s, path, author, dir); err != nil {
+		return nil, err
+	}
+	r.known = true
+	return r, nil
+}
+
+// open opens a repository and clones it.
+func (r *sharedRepo) open(ctx context.Context, s *Shared, path, author, dir string) error {
+	tool, err := git.New(dir)
+	if err != nil {
+		return err
+	}
+	c, err := openRepo(ctx, tool, path)
+	if err != nil {
+		return err
+	}
+	if r.size, err = c.target.Size(ctx); err != nil {
+		return err
+	}
+	if r.checkout, r.dirty, err = c.cloned(ctx, filepath.Join(dir, cloneName), author); err != nil {
+		return err
+	}
+	return r.readContents(ctx, s)
+}
+
+// readContents reads the files of the commit, if there is room for them.
+func (r *sharedRepo) readContents(ctx context.Context, s *Shared) error {
+	r.contents = nil
+	var files []git.TreeEntry
+	size := int64(0)
+	for _, e := range r.checkout.tree {
+		if e.Kind == git.KindFile && e.ID != "" {
+			files = append(files, e)
+			size += e.Size + objectCost
+		}
+	}
+	s.mu.Lock()
+	fits := size <= s.room
+	if fits {
+		s.room -= size
+	}
+	s.mu.Unlock()
+	if !fits || len(files) == 0 {
+		return nil
+	}
+	ids := make([]string, len(files))
+	for i, e := range files {
+		ids[i] = e.ID
+	}
+	out, err := r.checkout.clone.Objects(ctx, ids)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Close() }() // the error of a read has more details
+	contents := make(map[string][]byte, len(files))
+	in := bufio.NewReader(out)
+	for _, e := range files {
+		object, err := git.Object(in, e)
+		if err != nil {
+			return err
+		}
+		data, err := io.ReadAll(object)
+		if err == nil {
+			_, err = in.Discard(1)
+		}
+		if err != nil {
+			return fmt.Errorf("read object of %q: %w", e.Path, err)
+		}
+		contents[e.ID] = data
+	}
+	r.contents = contents
+	return nil
+}
+
+// objectCost is what an object takes in memory besides its content, in bytes.
+const objectCost = 200
+
+// objects is [git.Objects] from the contents in memory, where they have all of them.
+func (r *sharedRepo) objects(from git.Objects) git.Objects {
+	if r.contents == nil {
+		return from
+	}
+	return func(ctx context.Context, ids []string) (io.ReadCloser, error) {
+		parts := make([]io.Reader, 0, 3*len(ids))
+		for _, id := range ids {
+			data, has := r.contents[id]
+			if !has {
+				return from(ctx, ids)
+			}
+			parts = append(parts, bytes.NewReader(fmt.Appendf(nil, "%s blob %d\n", id, len(data))), bytes.NewReader(data), bytes.NewReader(newline))
+		}
+		return io.NopCloser(io.MultiReader(parts...)), nil
+	}
+}
+
+var newline = []byte("\n")
+
+// later is the checkout of a run, whose own clone at dest is copied when it is needed.
+func (r *sharedRepo) later(dest string) checkout {
+	c := r.checkout
+	c.later = &laterClone{from: c.clone, dest: dest}
+	c.objects = r.objects(c.clone.Objects)
+	c.clone = git.Clone{Dir: dest, Source: c.target}
+	return c
+}
+
+// helperCache is what helpers have printed.
+type helperCache struct {
+	mu  sync.Mutex
+	all map[string]*helperEntry // by helper and environment
+}
+
+// helperEntry is what one helper has printed last.
+type helperEntry struct {
+	mu sync.Mutex // held while the helper runs: the other runs wait for it
+	provider.Printed
+}
+
+// printed returns what a helper has printed, if that need not be renewed yet; otherwise it starts the
+// helper. Errors are not remembered.
+func (s *Shared) printed(ctx context.Context, h provider.Helper, environ []string) (provider.Printed, error) {
+	key, err := json.Marshal([]any{h, slices.Sorted(slices.Values(environ))})
+	if err != nil {
+		return provider.Printed{}, err
+	}
+	sum := sha256.Sum256(key)
+	s.helpers.mu.Lock()
+	if s.helpers.all == nil {
+		s.helpers.all = map[string]*helperEntry{}
+	}
+	e := s.helpers.all[string(sum[:])]
+	if e == nil {
+		e = &helperEntry{}
+		s.helpers.all[string(sum[:])] = e
+	}
+	s.helpers.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if due := e.Due(); e.Values != nil && (due.IsZero() || time.Now().Before(due)) {
+		return e.Printed, nil
+	}
+	p, err := h.Run(ctx, environ)
+	if err == nil {
+		e.Printed = p
+	}
+	return p, err
 }

@@ -134,7 +134,7 @@ func newRun(ctx context.Context, o Options) (context.Context, *run) {
 // open cleans up after killed controllers, then creates the run record.
 func (r *run) open(ctx context.Context) (err error) {
 	if r.o.Member.Batch == "" {
-		r.collect(ctx)
+		collectKilled(ctx, r.o, r.progress)
 	}
 	r.result.RunID = cmp.Or(r.o.Member.RunID, record.NewRunID(r.result.Started))
 	r.journal, err = newJournal(r.o, r.result.RunID, r.result.Started)
@@ -147,15 +147,15 @@ func (r *run) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// collect cleans up after killed controllers.
-func (r *run) collect(ctx context.Context) {
-	left, err := Collect(ctx, r.o.State, r.o.Backend, CollectOptions{RunsOlderThan: RecordAge})
+// collectKilled cleans up after killed controllers.
+func collectKilled(ctx context.Context, o Options, p progress) {
+	left, err := Collect(ctx, o.State, o.Backend, CollectOptions{RunsOlderThan: RecordAge})
 	if err != nil && ctx.Err() == nil {
-		r.progress.warn("earlier runs: %v", err)
+		p.warn("earlier runs: %v", err)
 	}
 	for _, l := range left {
 		if !l.Record {
-			r.progress.warn("removed what the killed run %s had left", l.RunID)
+			p.warn("removed what the killed run %s had left", l.RunID)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (r *run) steps(ctx context.Context, steps []step) error {
 		if r.failed != nil && (!s.salvage || !agentRan) {
 			continue
 		}
-		if r.skipped() || s.when != nil && !s.when(r) {
+		if r.result.skipped() || s.when != nil && !s.when(r) {
 			continue
 		}
 		err := r.step(ctx, s)
@@ -206,21 +206,21 @@ func (r *run) step(ctx context.Context, s step) error {
 		if end := (*sandbox.End)(nil); errors.As(f.Err, &end) && end.Hint != "" { // it knows more than what it ended
 			f.Hint = end.Hint
 		}
-		checkFull(f, r.dirs())
+		checkFull(f, writtenDirs(r.journal, r.results, r.checkout))
 		last.Error, last.Code = f.Err.Error(), f.Code
 		return f
 	}
 	return nil
 }
 
-// dirs are the directories that a run writes to.
-func (r *run) dirs() []string {
-	dirs := []string{r.journal.dir.Path}
-	if r.results != nil {
-		dirs = append(dirs, filepath.Dir(r.results.out))
+// writtenDirs are the directories that a run writes to. The results may be nil.
+func writtenDirs(j *journal, results *results, c checkout) []string {
+	dirs := []string{j.dir.Path}
+	if results != nil {
+		dirs = append(dirs, filepath.Dir(results.out))
 	}
-	if r.checkout.target.Dir != "" {
-		dirs = append(dirs, r.checkout.target.Dir)
+	if c.target.Dir != "" {
+		dirs = append(dirs, c.target.Dir)
 	}
 	return dirs
 }
@@ -266,7 +266,11 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 		r.result.fail(failed)
 	}
 	if r.journal != nil {
-		if err := r.storeResult(); err != nil {
+		err := r.journal.storeResult(r.result)
+		if r.results != nil && !r.blocked { // a scan withholds the agent's logs, too
+			err = errors.Join(err, r.journal.storeLogs(r.results.dir()))
+		}
+		if err != nil {
 			r.progress.warn("%v", err)
 		}
 	}
@@ -279,16 +283,6 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 		}
 	}
 	return r.result, failed
-}
-
-// storeResult stores the result in the record's directory. It also stores the
-// agent's logs, unless a scan withholds them.
-func (r *run) storeResult() error {
-	err := r.journal.storeResult(r.result)
-	if r.results != nil && !r.blocked {
-		err = errors.Join(err, r.journal.storeLogs(r.results.dir()))
-	}
-	return err
 }
 
 // conclude writes the end of the run, its counts and its findings into the

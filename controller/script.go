@@ -242,7 +242,7 @@ func (r *run) preScript(ctx context.Context) error {
 		return one.failure(ExitConfiguration, "the script runs before the sandbox exists; nothing was created", err)
 	}
 	r.result.PreScript = said
-	if r.skipped() {
+	if r.result.skipped() {
 		r.progress.output("stdout", "skipped: "+cmp.Or(said.Reason, "pre_script gave no reason"))
 		return r.relay()
 	}
@@ -257,14 +257,14 @@ func (r *run) preScript(ctx context.Context) error {
 	if err := statedir.RemoveTree(before.clone.Dir); err != nil {
 		return err
 	}
-	if err := r.cloneRepo(ctx); err != nil || !r.scans() {
+	if err := r.cloneRepo(ctx); err != nil || !hasScans(r) {
 		return err
 	}
 	return r.scanContext(ctx)
 }
 
 // skipped reports whether pre_script asked that the run be skipped.
-func (r *run) skipped() bool { return r.result.PreScript != nil && r.result.PreScript.Skipped }
+func (r *Result) skipped() bool { return r.PreScript != nil && r.PreScript.Skipped }
 
 // relay tells the next steps of a workflow whether the run is skipped. A workflow
 // that would decide otherwise fails the run.

@@ -35,16 +35,16 @@ var steps = []step{
 	{name: "load", do: (*run).load, check: true},
 	{name: "expand", do: (*run).expand, check: true},
 	{name: "preflight", do: (*run).preflight, check: true},
-	{name: "scan_context", do: (*run).scanContext, check: true, when: (*run).scans},
+	{name: "scan_context", do: (*run).scanContext, check: true, when: hasScans},
 	{name: "pre_script", do: (*run).preScript, when: func(r *run) bool { return r.plan.harness.PreScript.V != "" }},
 	{name: "providers", do: (*run).providers, when: func(r *run) bool { return len(r.plan.harness.Providers) > 0 }},
 	{name: "create_sandbox", do: (*run).createSandbox, check: true},
 	{name: "wait_ready", do: (*run).waitReady, check: true},
 	{name: "bootstrap", do: (*run).bootstrap, check: true},
-	{name: "scan_sandbox", do: (*run).scanSandbox, check: true, when: (*run).scans},
+	{name: "scan_sandbox", do: (*run).scanSandbox, check: true, when: hasScans},
 	{name: stepAgentHost, do: openSide, check: true, when: func(r *run) bool { return r.program.onHost(r.o) }},
 	{name: stepIterations, do: (*run).iterations},
-	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: (*run).scans},
+	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: hasScans},
 	{name: "deliver", do: (*run).deliver, salvage: true, when: func(r *run) bool { return !r.blocked }},
 	{name: postScript, do: (*run).postScript, when: func(r *run) bool { return r.plan.harness.PostScript.V != "" }},
 }
@@ -66,8 +66,8 @@ func StepNames() []string {
 	return append(names, record.StepDelete)
 }
 
-// scans reports whether the harness has scans.
-func (r *run) scans() bool { return r.plan.scans() }
+// hasScans reports whether the harness has scans.
+func hasScans(r *run) bool { return r.plan.scans() }
 
 // scanners are the scanners of the run.
 func (r *run) scanners() scanners {
@@ -111,17 +111,19 @@ func (r *run) expand(context.Context) (err error) {
 		return err
 	}
 	if helpers := provider.Helpers(r.plan.harness); len(helpers) > 0 {
-		r.plan.helped = newHelped(helpers, r.plan.credentials, r.runHelper)
+		r.plan.helped = newHelped(helpers, r.plan.credentials, helperRunner(r.o.Caller))
 	}
 	return nil
 }
 
-// runHelper starts a helper, or uses what it has printed for another run of the batch.
-func (r *run) runHelper(ctx context.Context, h provider.Helper) (provider.Printed, error) {
-	if s := r.o.Member.Shared; s != nil {
-		return s.printed(ctx, h, r.o.Environ)
+// helperRunner starts helpers, or uses what they have printed for another run of the batch.
+func helperRunner(c Caller) func(context.Context, provider.Helper) (provider.Printed, error) {
+	return func(ctx context.Context, h provider.Helper) (provider.Printed, error) {
+		if s := c.Member.Shared; s != nil {
+			return s.printed(ctx, h, c.Environ)
+		}
+		return h.Run(ctx, c.Environ)
 	}
-	return h.Run(ctx, r.o.Environ)
 }
 
 // fetchCredentials gets the values that helpers print.
@@ -226,7 +228,7 @@ func (r *run) findRepo(ctx context.Context) error {
 		}
 		r.checkout = repo.checkout
 		r.checkout.shared = repo
-		r.foundRepo()
+		noteRepo(r.checkout, &r.result, r.journal)
 		return nil
 	}
 	tool, err := git.New(r.journal.dir.Work())
@@ -248,13 +250,14 @@ func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
 	if base := r.journal.record.Base; base != "" { // another controller has begun the run
 		r.checkout.target.Head = base
 	}
-	r.foundRepo()
+	noteRepo(r.checkout, &r.result, r.journal)
 	return nil
 }
 
-func (r *run) foundRepo() {
-	r.result.Repo, r.result.Base = r.checkout.target.Dir, r.checkout.target.Head
-	r.journal.record.Repo = r.checkout.target.Dir
+// noteRepo writes the repository into the result and the record.
+func noteRepo(c checkout, result *Result, j *journal) {
+	result.Repo, result.Base = c.target.Dir, c.target.Head
+	j.record.Repo = c.target.Dir
 }
 
 // cloneName is the clone in the work directory of a run.
@@ -379,7 +382,7 @@ func (r *run) waitReady(ctx context.Context) error {
 		r.box.background(ctx, func(ctx context.Context) { h.renew(ctx, to, r.progress) })
 	}
 	if r.plan.policy.Approvals().Via == "webhook" {
-		r.box.approve(ctx, r.o.Approvals, r.about(), r.progress)
+		r.box.approve(ctx, r.o.Approvals, about(r.o, r.result), r.progress)
 	}
 	if err := r.box.listen(ctx, r.journal.dir.Path, r.control); err != nil {
 		r.progress.warn("%v", err)
@@ -387,11 +390,11 @@ func (r *run) waitReady(ctx context.Context) error {
 	return nil
 }
 
-// about describes the run to who approves.
-func (r *run) about() webhook.Run {
-	m := r.o.Member
+// about describes a run to who approves.
+func about(o Options, result Result) webhook.Run {
+	m := o.Member
 	return webhook.Run{
-		RunID: r.result.RunID, Agent: r.result.Agent, Harness: r.o.Harness, Repo: r.result.Repo,
+		RunID: result.RunID, Agent: result.Agent, Harness: o.Harness, Repo: result.Repo,
 		Batch: m.Batch, Name: m.Name, Labels: m.Labels,
 	}
 }

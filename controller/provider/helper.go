@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
+
 	"slices"
 	"strings"
 	"time"
@@ -89,7 +89,7 @@ func (h Helper) Run(ctx context.Context, environ []string) (Printed, error) {
 	switch {
 	case errors.Is(err, host.ErrTimeout):
 		return bad(false, "%s did not end within %s", h.Argv[0], h.Timeout)
-	case errors.Is(err, exec.ErrNotFound):
+	case errors.Is(err, host.ErrNotFound):
 		return bad(false, "%s is not on the PATH", h.Argv[0])
 	case err != nil:
 		return bad(false, "%w", err)

@@ -116,6 +116,9 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	return res, nil
 }
 
+// ErrNotFound is the error of a program that is not on the PATH.
+var ErrNotFound = exec.ErrNotFound
+
 // LookPath finds a program on the PATH of env, never on the controller's own.
 func LookPath(name string, env []string) (string, error) {
 	if strings.HasPrefix(name, "/") {
@@ -136,7 +139,7 @@ func LookPath(name string, env []string) (string, error) {
 			}
 		}
 	}
-	return "", exec.ErrNotFound
+	return "", ErrNotFound
 }
 
 // guarded is the controller's view of a running guard process.
