@@ -144,7 +144,8 @@ type runRules struct {
 // newRunRules makes the rules that a run adds to its policy.
 func newRunRules(p plan, prog program, repoDir string) runRules {
 	return runRules{
-		program: p.scans(), commands: commandRules(p.scans(), prog.sandboxHooks()), files: fileRules(p, prog, repoDir), profiles: p.harness.Profiles,
+		program: p.scans(), commands: commandRules(p.scans(), prog.sandboxHooks()), files: fileRules(p, prog, repoDir),
+		profiles: p.harness.Profiles,
 	}
 }
 

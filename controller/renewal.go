@@ -26,7 +26,11 @@ type helped struct {
 }
 
 // newHelped prepares the helpers of a run. list has all credentials of the run.
-func newHelped(helpers []provider.Helper, list []wire.Credential, run func(context.Context, provider.Helper) (provider.Printed, error)) *helped {
+func newHelped(
+	helpers []provider.Helper,
+	list []wire.Credential,
+	run func(context.Context, provider.Helper) (provider.Printed, error),
+) *helped {
 	return &helped{
 		helpers: helpers, run: run, list: slices.Clone(list), printed: map[string]provider.Printed{}, renewed: map[string]int{},
 		failing: map[string]string{},

@@ -134,15 +134,19 @@ func TestAProgramWorksInSandboxes(t *testing.T) {
 		t.Errorf("%+v %v", res, err)
 	}
 	var out bytes.Buffer
-	if res, err = box.Run(ctx, sandboxes.Command{Script: "seq 100000; exit 3", Stdout: &out}); err != nil || res.ExitCode != 3 || out.Len() != 588895 {
+	if res, err = box.Run(ctx, sandboxes.Command{Script: "seq 100000; exit 3", Stdout: &out}); err != nil || res.ExitCode != 3 ||
+		out.Len() != 588895 {
 		t.Errorf("%+v %v, %d bytes", res, err, out.Len())
 	}
 	if res, err = box.Run(ctx, sandboxes.Command{Script: "sleep 1000", Timeout: 100 * time.Millisecond}); err != nil || res.ExitCode != 124 {
 		t.Errorf("%+v %v", res, err)
 	}
 	cancelled, cancel := context.WithCancel(ctx)
-	if _, err = box.Run(cancelled, sandboxes.Command{Script: "echo begun; sleep 98654", Stdout: writer(func([]byte) { cancel() })}); !errors.Is(err,
-		context.Canceled) {
+	if _, err = box.Run(cancelled, sandboxes.Command{Script: "echo begun; sleep 98654",
+		Stdout: writer(func([]byte) { cancel() })}); !errors.Is(
+		err,
+		context.Canceled,
+	) {
 		t.Error(err)
 	}
 	if skipped, err := box.CopyIn(ctx, "policy.yaml", "d/"); err != nil || len(skipped) > 0 {

@@ -88,7 +88,8 @@ func (a *approver) serve(t *testing.T, decide func(question wire.Question, run m
 func TestAWebhookAnswersTheQuestionsOfARun(t *testing.T) {
 	p := newFixture(t, `touch "$AGENTSH_OUTPUT_DIR/good" && touch "$AGENTSH_OUTPUT_DIR/bad" || echo refused >&2`, "")
 	p.asks("webhook")
-	if _, errs, code := p.try("", p.runArgs()...); code != controller.ExitConfiguration || !strings.Contains(errs, "no webhook is configured") {
+	if _, errs, code := p.try("", p.runArgs()...); code != controller.ExitConfiguration ||
+		!strings.Contains(errs, "no webhook is configured") {
 		t.Errorf("without a webhook: %d %s", code, errs)
 	}
 	var a approver

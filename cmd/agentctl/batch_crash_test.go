@@ -29,7 +29,9 @@ const crashBatch = 3
 // newCrashBatch makes a batch on a file system of its own, whose opens are watched.
 func newCrashBatch(t *testing.T, size string) (*batchFixture, *opens) {
 	t.Helper()
-	p := &batchFixture{newFixtureAt(t, func(dir string) { mountTmpfs(t, dir, size) }, numbered, "env: {sandbox: {N: \"${N}\"}}\npost_script: post.sh")}
+	p := &batchFixture{
+		newFixtureAt(t, func(dir string) { mountTmpfs(t, dir, size) }, numbered, "env: {sandbox: {N: \"${N}\"}}\npost_script: post.sh"),
+	}
 	p.write("post.sh", posting, 0o755)
 	p.write("posted", "", 0o644)
 	p.writeBatch(crashBatch, "caps: {runs: 2}\nretries: {attempts: 9, delay: 1s, max_delay: 1s}")
@@ -113,7 +115,8 @@ func (p *batchFixture) checkOnce(texts ...string) {
 		n := fmt.Sprint(i)
 		times := len(slices.DeleteFunc(slices.Clone(posted), func(s string) bool { return s != n }))
 		cut := one.End != nil && one.End.Status == controller.StatusPostScriptFailed && strings.Contains(one.End.Message, "agentctl was killed")
-		if one.End != nil && one.End.ExitCode != 0 && slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(one.End.Step+one.End.Message, s) }) {
+		if one.End != nil && one.End.ExitCode != 0 &&
+			slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(one.End.Step+one.End.Message, s) }) {
 			p.t.Logf("run %s: %s: %s", one.Name, one.End.Status, one.End.Message)
 			failed++
 			continue

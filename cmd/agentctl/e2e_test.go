@@ -187,7 +187,8 @@ func (p *fixture) checkClean() {
 		}
 	}
 	for _, pattern := range []string{".agentctl-*", "state/agentsh/runs/*/work", "state/agentsh/runs/*/socket",
-		"state/agentsh/runs/*/keys.json", "state/agentsh/batches/*/work", "state/agentsh/batches/*/socket", "out/*/.agentctl-*", "repo/.git/*.lock", "repo/.git/refs/heads/*.lock"} {
+		"state/agentsh/runs/*/keys.json", "state/agentsh/batches/*/work", "state/agentsh/batches/*/socket", "out/*/.agentctl-*",
+		"repo/.git/*.lock", "repo/.git/refs/heads/*.lock"} {
 		left, _ := filepath.Glob(p.path(pattern))
 		for _, name := range left {
 			p.t.Errorf("left behind: %s", name)

@@ -64,7 +64,8 @@ git add -A; git commit -q -m answers`)
 	if code != 0 {
 		t.Fatalf("exit code %d: %+v", code, r.Error)
 	}
-	if len(r.Renewals) != 1 || r.Renewals[0].Provider != "github" || r.Renewals[0].Renewed < 2 || r.Renewals[0].Failed != "" || r.Renewals[0].Expires == nil {
+	if len(r.Renewals) != 1 || r.Renewals[0].Provider != "github" || r.Renewals[0].Renewed < 2 || r.Renewals[0].Failed != "" ||
+		r.Renewals[0].Expires == nil {
 		t.Errorf("%+v", r.Renewals)
 	}
 	g.mu.Lock()
@@ -107,7 +108,10 @@ func TestARunGoesOnWithItsCredentialsWhileTheirCommandFails(t *testing.T) {
 	out, errs, code := p.try("", p.runArgs("--agentsh-config", "config.yaml")...)
 	if code != 0 || !strings.Contains(out, "generation 1") ||
 		!strings.Contains(errs, "warning: the credentials of the provider github are not renewed, and expire at ") ||
-		!strings.Contains(errs, "the vault is sealed") || !strings.Contains(errs, "warning: the credentials of the provider github have expired") {
+		!strings.Contains(
+			errs,
+			"the vault is sealed",
+		) || !strings.Contains(errs, "warning: the credentials of the provider github have expired") {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
 	var r controller.Result

@@ -241,7 +241,10 @@ func (f *mcpFlags) serveSession(ctx context.Context, in io.Reader, out io.Writer
 	if err != nil {
 		return wrong(err)
 	}
-	box, err := tools.New(ctx, tools.Config{Program: "agentsh", Version: version, Sandbox: client, Dir: s.Cwd, History: settings.SessionHistory{HandedSession: s}})
+	box, err := tools.New(
+		ctx,
+		tools.Config{Program: "agentsh", Version: version, Sandbox: client, Dir: s.Cwd, History: settings.SessionHistory{HandedSession: s}},
+	)
 	if err != nil {
 		return wrong(errors.Join(err, client.Close()))
 	}

@@ -62,14 +62,22 @@ func TestASandboxWithoutARun(t *testing.T) {
 				t.Errorf("%+v", made)
 			}
 			id := made.Sandbox
-			if out, err := p.agentctl("in", "sandbox", "exec", id, "--", "sh", "-c", "cat; cat a.txt; echo $GOFLAGS"); err != nil || out != "inone\n-x\n" {
+			if out, err := p.agentctl("in", "sandbox", "exec", id, "--", "sh", "-c", "cat; cat a.txt; echo $GOFLAGS"); err != nil ||
+				out != "inone\n-x\n" {
 				t.Errorf("%v %q", err, out)
 			}
 			res := object[boxes.Result](p, "sandbox", "exec", "--json", id, "--", "sh", "-c", "echo out; echo err >&2; printf '\\377' ; exit 3")
 			if res.ExitCode != 3 || res.End != wire.ExitExited || string(res.StdoutBase64) != "out\n\xff" || res.Stderr != "err\n" {
 				t.Errorf("%+v", res)
 			}
-			out, err := p.agentctl(`{"script": "kill 1; read x; echo $x", "stdin": "typed\n", "timeout_seconds": 60}`, "sandbox", "exec", "--request", "-", id)
+			out, err := p.agentctl(
+				`{"script": "kill 1; read x; echo $x", "stdin": "typed\n", "timeout_seconds": 60}`,
+				"sandbox",
+				"exec",
+				"--request",
+				"-",
+				id,
+			)
 			if err != nil || !strings.Contains(out, `"stdout": "typed\n"`) || !strings.Contains(out, `"exit_code": 0`) {
 				t.Errorf("%v %s", err, out)
 			}
@@ -90,11 +98,14 @@ func TestASandboxWithoutARun(t *testing.T) {
 			p.must("sandbox", "save", id, "saved.box")
 			args = append([]string{"sandbox", "create", "--policy", "policy.yaml", "--from", "saved.box"}, p.place...)
 			second := strings.TrimSpace(p.must(args...))
-			if out := p.must("sandbox", "exec", "--cwd", "/sandbox/workspace/repo", second, "--", "sh", "-c", "cat a.txt; ls; git log --oneline | wc -l"); out != "one\na.txt\nin.txt\n1\n" {
+			if out := p.must("sandbox", "exec", "--cwd", "/sandbox/workspace/repo", second, "--", "sh", "-c",
+				"cat a.txt; ls; git log --oneline | wc -l"); out != "one\na.txt\nin.txt\n1\n" {
 				t.Errorf("%q", out)
 			}
-			if list := object[[]sandboxcmd.SandboxJSON](p, "sandbox", "list", "--json", "--label", "task=7"); len(list) != 1 || list[0].Sandbox != id ||
-				list[0].Kind != "sandbox" || list[0].Labels["task"] != "7" {
+			if list := object[[]sandboxcmd.SandboxJSON](p, "sandbox", "list", "--json", "--label", "task=7"); len(list) != 1 ||
+				list[0].Sandbox != id ||
+				list[0].Kind != "sandbox" ||
+				list[0].Labels["task"] != "7" {
 				t.Errorf("%+v", list)
 			}
 			if out := p.must("runs", "list"); strings.Contains(out, id) {
@@ -234,7 +245,10 @@ func TestProgramsUseSandboxesOverAStream(t *testing.T) {
 	if s := ask("hello", nil); s.Result["protocol"] != 1.0 {
 		t.Errorf("%+v", s)
 	}
-	s := ask("create", map[string]any{"policy": p.path("policy.yaml"), "files": []any{map[string]any{"src": p.path("harness.yaml"), "dest": "/tmp/h"}}})
+	s := ask(
+		"create",
+		map[string]any{"policy": p.path("policy.yaml"), "files": []any{map[string]any{"src": p.path("harness.yaml"), "dest": "/tmp/h"}}},
+	)
 	id, _ := s.Result["sandbox"].(string)
 	if id == "" {
 		t.Fatalf("%+v\n%s", s, errs.String())

@@ -25,7 +25,14 @@ type entered struct {
 // enter starts a run with a policy to which text is added, and gets the settings of ssh.
 func enter(t *testing.T, text string, more ...string) *entered {
 	t.Helper()
-	testenv.Need(t, testenv.Program("ssh"), testenv.Program("scp"), testenv.Program("sftp"), testenv.Program("rsync"), testenv.Program("/usr/bin/python3"))
+	testenv.Need(
+		t,
+		testenv.Program("ssh"),
+		testenv.Program("scp"),
+		testenv.Program("sftp"),
+		testenv.Program("rsync"),
+		testenv.Program("/usr/bin/python3"),
+	)
 	p := newFixture(t, waiting, "")
 	p.write("policy.yaml", p.read("policy.yaml")+"\n"+text, 0o644)
 	e := &entered{p.start("agent at work", more...), p.path("ssh config")}
@@ -101,7 +108,8 @@ func TestPeopleEnterBySSHUnderThePolicy(t *testing.T) {
 			t.Errorf("the audit log lacks %s", want)
 		}
 	}
-	if out, _, _ := e.try("", "runs", "show", "latest"); !strings.Contains(out, "operator root: ssh: bash -c ") || !strings.Contains(out, "ssh: agentsh sftp-server") {
+	if out, _, _ := e.try("", "runs", "show", "latest"); !strings.Contains(out, "operator root: ssh: bash -c ") ||
+		!strings.Contains(out, "ssh: agentsh sftp-server") {
 		t.Errorf("the record has no actions: %s", out)
 	}
 	if _, errs, code := e.ssh(nil, "ssh", "box", "true"); code != 255 || !strings.Contains(errs, "no such sandbox") {
@@ -136,8 +144,10 @@ func (e *entered) filesBySSH(t *testing.T) {
 		{"sftp of what a rule denies", []string{"sftp", "-F", e.config, "-b", "secret", "box"}, 1, "/etc/shadow", "", ""},
 		{"rsync in", append([]string{"rsync", "-r", "here/", "box:synced/"}, rsh...), 0, "", "", ""},
 		{"rsync out", append([]string{"rsync", "-r", "box:synced/", "again"}, rsh...), 0, "", "again/sub/x.txt", "brought\n"},
-		{"git clone", []string{"git", "-c", "core.sshCommand=" + git, "clone", "-q", "ssh://box/sandbox/workspace/repo", "cloned"}, 0, "", "cloned/a.txt", "one\n"},
-		{"git push", []string{"git", "-C", "cloned", "-c", "core.sshCommand=" + git, "push", "-q", "origin", "HEAD:refs/heads/pushed"}, 0, "", "", ""},
+		{"git clone", []string{"git", "-c", "core.sshCommand=" + git, "clone", "-q", "ssh://box/sandbox/workspace/repo", "cloned"}, 0, "",
+			"cloned/a.txt", "one\n"},
+		{"git push", []string{"git", "-C", "cloned", "-c", "core.sshCommand=" + git, "push", "-q", "origin", "HEAD:refs/heads/pushed"}, 0,
+			"", "", ""},
 	} {
 		e.write("a.txt", "mine\n", 0o644)
 		cmd := exec.CommandContext(t.Context(), tt.run[0], tt.run[1:]...)
@@ -150,7 +160,12 @@ func (e *entered) filesBySSH(t *testing.T) {
 			t.Errorf("%s: %s is %q", tt.name, tt.file, e.read(tt.file))
 		}
 	}
-	out, errs, _ := e.ssh(nil, "ssh", "box", "cat renamed.txt there/sub/x.txt synced/sub/x.txt; stat -c %a renamed.txt; git branch --list pushed")
+	out, errs, _ := e.ssh(
+		nil,
+		"ssh",
+		"box",
+		"cat renamed.txt there/sub/x.txt synced/sub/x.txt; stat -c %a renamed.txt; git branch --list pushed",
+	)
 	if out != "brought\nbrought\nbrought\n600\n  pushed\n" {
 		t.Errorf("in the sandbox: %q %s", out, errs)
 	}

@@ -73,7 +73,15 @@ func printPending(out io.Writer, list []wire.Pending, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tKIND\tDENIED IN\tRULE\tWHAT")
 	for _, p := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.ID, p.Kind, p.Ends.Sub(now).Round(time.Second), text.Visible(ruleName(p.Rule)), asking.What(p.Question))
+		fmt.Fprintf(
+			w,
+			"%s\t%s\t%s\t%s\t%s\n",
+			p.ID,
+			p.Kind,
+			p.Ends.Sub(now).Round(time.Second),
+			text.Visible(ruleName(p.Rule)),
+			asking.What(p.Question),
+		)
 	}
 	return w.Flush()
 }

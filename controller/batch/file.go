@@ -86,12 +86,20 @@ var fileKeys = []key[Spec]{
 	{name: "version", doc: "Version of this language; 1.", schema: intSchema(1, 1), read: func(r *reader, n *strictyaml.Node, _ *Spec) {
 		r.Int(n, 1, 1)
 	}},
-	{name: "name", doc: "Name of the batch, for people and the directory of its results.", schema: schema{"type": "string", "pattern": namePattern},
-		read: func(r *reader, n *strictyaml.Node, s *Spec) { s.Name, _ = r.name(n, "a batch") }},
+	{
+		name:   "name",
+		doc:    "Name of the batch, for people and the directory of its results.",
+		schema: schema{"type": "string", "pattern": namePattern},
+		read:   func(r *reader, n *strictyaml.Node, s *Spec) { s.Name, _ = r.name(n, "a batch") },
+	},
 	{name: "description", doc: "One line for people.", schema: textSchema,
 		read: func(r *reader, n *strictyaml.Node, s *Spec) { s.Description, _ = r.Text(n) }},
-	{name: "out", doc: "Directory of the results, relative to the file; out/NAME beside the current directory unless given.", schema: textSchema,
-		read: func(r *reader, n *strictyaml.Node, s *Spec) { s.Out, _ = r.path(n) }},
+	{
+		name:   "out",
+		doc:    "Directory of the results, relative to the file; out/NAME beside the current directory unless given.",
+		schema: textSchema,
+		read:   func(r *reader, n *strictyaml.Node, s *Spec) { s.Out, _ = r.path(n) },
+	},
 	{name: "labels", doc: "Labels of every run.", schema: mapSchema(namePattern, textSchema),
 		read: func(r *reader, n *strictyaml.Node, s *Spec) { r.labels(n, s.Labels) }},
 	{name: "vars", doc: "Variables of every run, in the place of those of the host.", schema: mapSchema(varPattern, textSchema),
@@ -117,9 +125,12 @@ var capKeys = []key[Caps]{
 		read: func(r *reader, n *strictyaml.Node, c *Caps) {
 			c.Backends = r.counts(n, "backends", harness.Backends(), c)
 		}},
-	{name: "models", doc: "Of the runs whose model a provider serves, by its name: anthropic, openai, google, or the part of model before a slash.",
+	{
+		name:   "models",
+		doc:    "Of the runs whose model a provider serves, by its name: anthropic, openai, google, or the part of model before a slash.",
 		schema: mapSchema(namePattern, intSchema(1, maxAtOnce)),
-		read:   func(r *reader, n *strictyaml.Node, c *Caps) { c.Models = r.counts(n, "models", nil, c) }},
+		read:   func(r *reader, n *strictyaml.Node, c *Caps) { c.Models = r.counts(n, "models", nil, c) },
+	},
 }
 
 var retryKeys = []key[Retries]{

@@ -254,7 +254,10 @@ func (s *Spec) Check(describe func(file string) (Described, harness.Problems)) h
 		if info, err := os.Stat(one.Repo); err != nil || !info.IsDir() {
 			ps = append(ps, harness.Problem{
 				At: one.at.repo, Severity: harness.Error, Rule: harness.RulePath,
-				Message: fmt.Sprintf("repo: %s is no directory", strictyaml.Shorten(one.Repo)), Hint: "paths start from the directory of the batch file",
+				Message: fmt.Sprintf(
+					"repo: %s is no directory",
+					strictyaml.Shorten(one.Repo),
+				), Hint: "paths start from the directory of the batch file",
 			})
 		}
 	}

@@ -122,7 +122,11 @@ func done() controller.Result {
 }
 
 func failed(status string, code int, end sandbox.EndKind) controller.Result {
-	return controller.Result{Status: status, ExitCode: code, Error: &controller.ResultError{Step: "iterations", Message: "it failed", End: end}}
+	return controller.Result{
+		Status:   status,
+		ExitCode: code,
+		Error:    &controller.ResultError{Step: "iterations", Message: "it failed", End: end},
+	}
 }
 
 // stopped waits for the end of a run, and is its result then.
@@ -143,20 +147,22 @@ func TestTroubleOfTheInfrastructureAloneIsTriedAgain(t *testing.T) {
 		first  controller.Result
 		starts int
 	}{
-		"a sandbox that died":               {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndDied), 2},
-		"a sandbox that was killed":         {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndKilled), 2},
-		"a sandbox that was removed":        {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndRemoved), 2},
-		"a place that does not answer":      {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndUnreachable), 2},
-		"a sandbox that could not be made":  {failed(controller.StatusFailed, controller.ExitSandbox, ""), 2},
-		"a sandbox whose memory was full":   {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndMemory), 1},
-		"an agent that failed":              {failed(controller.StatusAgentFailed, controller.ExitAgentFailed, ""), 1},
-		"an agent that took too long":       {failed(controller.StatusTimeout, controller.ExitTimeout, ""), 1},
-		"output that is not valid":          {failed(controller.StatusValidationFailed, controller.ExitValidationFailed, ""), 1},
-		"a scan that blocks":                {failed(controller.StatusBlocked, controller.ExitScan, ""), 1},
-		"a wrong harness":                   {failed(controller.StatusFailed, controller.ExitConfiguration, ""), 1},
-		"a post_script that failed":         {failed(controller.StatusPostScriptFailed, controller.ExitPostScriptFailed, ""), 1},
-		"a sandbox that is not deleted":     {controller.Result{Status: controller.StatusFailed, ExitCode: controller.ExitSandbox, Delivered: true, Error: &controller.ResultError{Step: "delete"}}, 1},
-		"a sandbox that died with an agent": {controller.Result{Status: controller.StatusFailed, ExitCode: controller.ExitSandbox, Delivered: true, Partial: true, Error: &controller.ResultError{Step: "iterations"}}, 2},
+		"a sandbox that died":              {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndDied), 2},
+		"a sandbox that was killed":        {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndKilled), 2},
+		"a sandbox that was removed":       {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndRemoved), 2},
+		"a place that does not answer":     {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndUnreachable), 2},
+		"a sandbox that could not be made": {failed(controller.StatusFailed, controller.ExitSandbox, ""), 2},
+		"a sandbox whose memory was full":  {failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndMemory), 1},
+		"an agent that failed":             {failed(controller.StatusAgentFailed, controller.ExitAgentFailed, ""), 1},
+		"an agent that took too long":      {failed(controller.StatusTimeout, controller.ExitTimeout, ""), 1},
+		"output that is not valid":         {failed(controller.StatusValidationFailed, controller.ExitValidationFailed, ""), 1},
+		"a scan that blocks":               {failed(controller.StatusBlocked, controller.ExitScan, ""), 1},
+		"a wrong harness":                  {failed(controller.StatusFailed, controller.ExitConfiguration, ""), 1},
+		"a post_script that failed":        {failed(controller.StatusPostScriptFailed, controller.ExitPostScriptFailed, ""), 1},
+		"a sandbox that is not deleted": {controller.Result{Status: controller.StatusFailed, ExitCode: controller.ExitSandbox,
+			Delivered: true, Error: &controller.ResultError{Step: "delete"}}, 1},
+		"a sandbox that died with an agent": {controller.Result{Status: controller.StatusFailed, ExitCode: controller.ExitSandbox,
+			Delivered: true, Partial: true, Error: &controller.ResultError{Step: "iterations"}}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -41,7 +41,8 @@ kubernetes:
 		}
 	}
 	files["harness/h.yaml"] = "agent: agents/a.md\nrole: r\npolicy: policies/p.yaml\nkubernetes:\n  color: blue\n"
-	if _, ps := Load(lay(t, files)+"/harness/h.yaml", Options{}); !ps.HasErrors() || !strings.Contains(ps[0].At.String()+ps[0].Message, ":5:3") {
+	if _, ps := Load(lay(t, files)+"/harness/h.yaml", Options{}); !ps.HasErrors() ||
+		!strings.Contains(ps[0].At.String()+ps[0].Message, ":5:3") {
 		t.Errorf("an unknown key: %v", ps)
 	}
 }

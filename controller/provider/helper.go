@@ -155,7 +155,11 @@ func (h Helper) read(data []byte, got time.Time) (Printed, error) {
 		case v == "":
 			return Printed{}, fmt.Errorf("it printed an empty value of %s", name)
 		case len(v) < wire.ShortestCredential:
-			return Printed{}, fmt.Errorf("the value of %s has less than %d bytes, and cannot be distinguished from other text", name, wire.ShortestCredential)
+			return Printed{}, fmt.Errorf(
+				"the value of %s has less than %d bytes, and cannot be distinguished from other text",
+				name,
+				wire.ShortestCredential,
+			)
 		case strings.ContainsFunc(v, func(r rune) bool { return r < 0x20 || r == 0x7f }):
 			return Printed{}, fmt.Errorf("the value of %s has more than one line, or control characters: print the value alone", name)
 		}
@@ -174,7 +178,9 @@ func (h Helper) readJSON(data []byte, p *Printed) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&v); err != nil || !errors.Is(d.Decode(new(any)), io.EOF) {
-		return errors.New("it printed JSON that is not one object of value or values, and expires") // the library's error may have a part of a value
+		return errors.New(
+			"it printed JSON that is not one object of value or values, and expires",
+		) // the library's error may have a part of a value
 	}
 	switch {
 	case v.Value != "" && v.Values != nil:

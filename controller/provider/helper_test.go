@@ -22,7 +22,13 @@ func helperOf(t *testing.T, script string, names ...string) Helper {
 	if len(names) == 0 {
 		names = []string{"TOKEN"}
 	}
-	return Helper{Provider: "p", At: harness.Origin{File: "p.yaml", Line: 3, Column: 1}, Argv: []string{name, "arg"}, Names: names, Timeout: time.Minute}
+	return Helper{
+		Provider: "p",
+		At:       harness.Origin{File: "p.yaml", Line: 3, Column: 1},
+		Argv:     []string{name, "arg"},
+		Names:    names,
+		Timeout:  time.Minute,
+	}
 }
 
 var environ = []string{"PATH=/usr/bin:/bin", "FROM_HOST=of-the-host-8841"}

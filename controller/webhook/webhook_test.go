@@ -83,7 +83,12 @@ const allowed = `{"type": "approval.answer", "decision": "allow", "by": "ada"}`
 
 func pending() wire.Pending {
 	now := time.Now()
-	return wire.Pending{ID: "7", Asked: now, Ends: now.Add(time.Minute), Question: wire.Question{Kind: wire.AskExec, Subject: "/bin/rm", Argv: wire.Names{"rm", "\xff"}}}
+	return wire.Pending{
+		ID:       "7",
+		Asked:    now,
+		Ends:     now.Add(time.Minute),
+		Question: wire.Question{Kind: wire.AskExec, Subject: "/bin/rm", Argv: wire.Names{"rm", "\xff"}},
+	}
 }
 
 func TestSignaturesAreThoseOfStandardWebhooks(t *testing.T) {
@@ -247,9 +252,11 @@ func TestURLsAndKeysThatAreNotSafeAreRefused(t *testing.T) {
 	good := keyFile(t, key, 0o600)
 	for address, says := range map[string]string{
 		"https://approvals.example.com/x?y=z": "", "http://localhost:8080/": "", "http://127.0.0.1/": "", "http://[::1]:9/": "",
-		"http://approvals.example.com/": "is not encrypted", "http://10.0.0.1/": "is not encrypted", "http://localhost.example.com/": "is not encrypted",
-		"ftp://localhost/": "is not encrypted", "https://user:word@example.com/": "has a user", "https://example.com/#x": "has a user or a fragment",
-		"": "is no URL", "example.com": "is no URL", "https://": "is no URL", "%": "is no URL",
+		"http://approvals.example.com/": "is not encrypted", "http://10.0.0.1/": "is not encrypted",
+		"http://localhost.example.com/": "is not encrypted",
+		"ftp://localhost/":              "is not encrypted", "https://user:word@example.com/": "has a user",
+		"https://example.com/#x": "has a user or a fragment",
+		"":                       "is no URL", "example.com": "is no URL", "https://": "is no URL", "%": "is no URL",
 	} {
 		if _, err := New(address, good); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v", address, err)
@@ -261,7 +268,8 @@ func TestURLsAndKeysThatAreNotSafeAreRefused(t *testing.T) {
 		ok   bool
 	}{
 		"for its owner": {key, 0o600, true}, "for its group": {key, 0o440, true}, "for all": {key, 0o644, false}, "writable": {key, 0o620, false},
-		"without its prefix": {strings.TrimPrefix(key, "whsec_"), 0o600, false}, "short": {"whsec_AAAA", 0o600, false}, "empty": {"", 0o600, false},
+		"without its prefix": {strings.TrimPrefix(key, "whsec_"), 0o600, false}, "short": {"whsec_AAAA", 0o600, false}, "empty": {"",
+			0o600, false},
 		"no base64": {"whsec_" + strings.Repeat("!", 40), 0o600, false}, "long": {"whsec_" + strings.Repeat("AAAA", 30), 0o600, false},
 	} {
 		_, err := New("https://x.test/", keyFile(t, tt.text, tt.mode))

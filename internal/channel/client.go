@@ -79,7 +79,12 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	if err != nil {
 		return nil, fmt.Errorf("channel handshake: %w", errors.Join(err, ctx.Err()))
 	}
-	c := &Client{conn: sc, done: make(chan struct{}), answerWait: max(answerWait, cfg.Keepalive.Dead), relayed: make(chan struct{}, maxRelayed)}
+	c := &Client{
+		conn:       sc,
+		done:       make(chan struct{}),
+		answerWait: max(answerWait, cfg.Keepalive.Dead),
+		relayed:    make(chan struct{}, maxRelayed),
+	}
 	c.wg.Go(func() { answer(reqs) })
 	c.wg.Go(func() {
 		for n := range chans {

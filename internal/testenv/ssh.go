@@ -103,7 +103,8 @@ func SSHBusybox(t testing.TB, dir, user string) string {
 	Need(t, Root, Program("busybox"), Program("ldd"))
 	root := filepath.Join(dir, "root")
 	sshd := sshKeys(t, dir)
-	for _, d := range []string{"bin", "usr/sbin", "usr/lib", "etc/place", "proc", "sys", "dev", "root", "run/sshd", "var/empty", "sandbox", "old"} {
+	for _, d := range []string{"bin", "usr/sbin", "usr/lib", "etc/place", "proc", "sys", "dev", "root", "run/sshd", "var/empty",
+		"sandbox", "old"} {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -97,7 +97,8 @@ func TestValuesThatAreNotSoundChangeNothing(t *testing.T) {
 	w := newWorld(t, everything, credentials("Authorization", "", "api.test"))
 	for _, values := range [][]wire.CredentialValue{
 		{{Name: "api", Value: "short"}}, {{Name: "api", Value: "two lines\nof secret"}}, {{Name: "api", Value: "with " + mark}},
-		{{Name: "other", Value: "a-sound-secret-value"}}, {{Name: "api", Value: "a-sound-secret-value"}, {Name: "other", Value: "another-secret"}},
+		{{Name: "other", Value: "a-sound-secret-value"}}, {{Name: "api", Value: "a-sound-secret-value"}, {Name: "other",
+			Value: "another-secret"}},
 	} {
 		err := w.p.Renew(values)
 		if err == nil || strings.Contains(err.Error(), values[0].Value) {

@@ -21,7 +21,12 @@ import (
 const maxFiles = 524288
 
 // sysctls are what distributions set at their start.
-var sysctls = map[string]string{"fs/protected_hardlinks": "1", "fs/protected_symlinks": "1", "fs/protected_fifos": "1", "fs/protected_regular": "2"}
+var sysctls = map[string]string{
+	"fs/protected_hardlinks": "1",
+	"fs/protected_symlinks":  "1",
+	"fs/protected_fifos":     "1",
+	"fs/protected_regular":   "2",
+}
 
 // settings sets what a machine has beside its file systems.
 func (m *machine) settings() error {

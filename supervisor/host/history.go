@@ -15,7 +15,10 @@ import (
 const maxLines = 16 << 20
 
 // errNoHistory is the answer of a session that stores nothing, or has no file server.
-var errNoHistory = &wire.Error{Code: wire.CodeUnsupported, Message: "this session has no earlier states: it stores none, or has no file server"}
+var errNoHistory = &wire.Error{
+	Code:    wire.CodeUnsupported,
+	Message: "this session has no earlier states: it stores none, or has no file server",
+}
 
 // History implements [channel.Historian] for the first governed directory.
 func (h *handler) History(ctx context.Context, r wire.HistoryRequest) ([]wire.HistoryEntry, error) {

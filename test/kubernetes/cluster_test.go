@@ -279,15 +279,17 @@ func (c real) ends(t *testing.T) {
 			c.kubectl(`{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "`+pod+`", "namespace": "agentsh"}}`,
 				"create", "--raw", "/api/v1/namespaces/agentsh/pods/"+pod+"/eviction", "-f", "-")
 		}, sandbox.EndEvicted},
-		"image":        {func(s *sandbox.Container) { s.Image.ID = "127.0.0.1:1/none:1" }, nil, sandbox.EndImage},
-		"never pulled": {func(s *sandbox.Container) { s.Image.ID = "localhost/none:1"; s.Cluster.Program.PullPolicy = "Never" }, nil, sandbox.EndImage},
+		"image": {func(s *sandbox.Container) { s.Image.ID = "127.0.0.1:1/none:1" }, nil, sandbox.EndImage},
+		"never pulled": {func(s *sandbox.Container) { s.Image.ID = "localhost/none:1"; s.Cluster.Program.PullPolicy = "Never" }, nil,
+			sandbox.EndImage},
 		"unschedulable": {func(s *sandbox.Container) {
 			s.Cluster.Place.NodeSelector = map[string]string{"no": "node"}
 			s.Cluster.Times.Start = 5 * time.Second
 		}, nil, sandbox.EndNoRoom},
 		"no profile":                      {func(s *sandbox.Container) { s.Cluster.Seccomp = "agentsh/none.json" }, nil, sandbox.EndRefused},
 		"root is refused by pod security": {func(s *sandbox.Container) { s.User = "0" }, nil, sandbox.EndRefused},
-		"expired":                         {func(s *sandbox.Container) { s.Cluster.Times.Most = 20 * time.Second }, func(string) {}, sandbox.EndExpired},
+		"expired": {func(s *sandbox.Container) { s.Cluster.Times.Most = 20 * time.Second }, func(string) {},
+			sandbox.EndExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := tt.change

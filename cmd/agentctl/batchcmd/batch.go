@@ -78,7 +78,12 @@ SIGINT and SIGTERM.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, with a directory for each run (default: out of the file, or out/NAME-OF-BATCH)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "check everything, print the runs and start none")
-	flags.BoolVar(&f.once, "once", false, "go on with the last batch of the same file, if there is one; one that has ended is not started again")
+	flags.BoolVar(
+		&f.once,
+		"once",
+		false,
+		"go on with the last batch of the same file, if there is one; one that has ended is not started again",
+	)
 	f.run.AddPlace(cmd)
 	f.addGoing(cmd)
 	f.run.Load.Add(cmd)
@@ -150,7 +155,10 @@ func (f *batchFlags) start(ctx context.Context, file string, cmd *cobra.Command)
 		return err
 	}
 	return f.work(ctx, cmd, o, func() (*batch.Batch, error) {
-		return batch.Start(o.Options, batch.Stored{File: file, Digest: digest, Command: settings.CommandLine(os.Args, "batch"), Dir: dir, Spec: *spec})
+		return batch.Start(
+			o.Options,
+			batch.Stored{File: file, Digest: digest, Command: settings.CommandLine(os.Args, "batch"), Dir: dir, Spec: *spec},
+		)
 	})
 }
 
@@ -250,9 +258,17 @@ func (f *batchFlags) ended(ctx context.Context, v *batch.View, err error) error 
 		if v.Status == batch.StatusBudget {
 			more = " --budget-usd USD, or --budget-tokens N"
 		}
-		return &output.Failure{Code: controller.ExitTimeout, Err: left("the " + v.Status + " of the batch ended it"), Hint: strings.Replace(hint, "'"+" goes", more+"' goes", 1)}
+		return &output.Failure{
+			Code: controller.ExitTimeout,
+			Err:  left("the " + v.Status + " of the batch ended it"),
+			Hint: strings.Replace(hint, "'"+" goes", more+"' goes", 1),
+		}
 	case batch.StatusFailed:
-		return &output.Failure{Code: controller.ExitAgentFailed, Err: fmt.Errorf("%s of %d not done", text.Count(v.Counts.Failed()+v.Counts.Dropped, "run"), v.Counts.All), Hint: hint}
+		return &output.Failure{
+			Code: controller.ExitAgentFailed,
+			Err:  fmt.Errorf("%s of %d not done", text.Count(v.Counts.Failed()+v.Counts.Dropped, "run"), v.Counts.All),
+			Hint: hint,
+		}
 	}
 	if errors.As(context.Cause(ctx), &i) {
 		return &output.Failure{Code: 128 + int(i.Signal), Err: i, Hint: hint}
@@ -289,7 +305,8 @@ func printSpec(w io.Writer, s *batch.Spec, asJSON bool) error {
 			vars = append(vars, name+"="+text.Short(one.Vars[name], 40))
 		}
 		rows = append(rows, []string{
-			one.Name, text.Visible(one.Harness), text.Visible(one.Repo), one.Backend, cmp.Or(one.Provider, "-"), cmp.Or(strings.Join(vars, " "), "-"),
+			one.Name, text.Visible(one.Harness), text.Visible(one.Repo), one.Backend, cmp.Or(one.Provider, "-"), cmp.Or(strings.Join(vars,
+				" "), "-"),
 		})
 	}
 	return output.PrintRows(w, rows)

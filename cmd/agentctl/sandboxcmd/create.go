@@ -340,6 +340,7 @@ doc/sandboxes.md has the methods. All sandboxes end when standard input does.`,
 	}
 	cmd.Flags().BoolVar(&stdio, "stdio", false, "use standard input and output")
 	cmd.Flags().StringVar(&c.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
-	cmd.Flags().StringVar(&c.config, "agentsh-config", "", "configuration `FILE` of the supervisor (default /etc/agentsh/config.yaml where it exists)")
+	cmd.Flags().
+		StringVar(&c.config, "agentsh-config", "", "configuration `FILE` of the supervisor (default /etc/agentsh/config.yaml where it exists)")
 	return cmd
 }

@@ -140,6 +140,7 @@ func printSSHConfig(out io.Writer, host string, one record.Run, files attach.SSH
 		quoted[i] = `"` + strings.ReplaceAll(file, "%", "%%") + `"`
 	}
 	return sshConfig.Execute(out, map[string]string{
-		"Host": host, "Proxy": strings.ReplaceAll(strings.Join(command, " "), "%", "%%"), "Alias": files.Alias, "KnownHosts": quoted[0], "Identity": quoted[1],
+		"Host": host, "Proxy": strings.ReplaceAll(strings.Join(command, " "), "%", "%%"), "Alias": files.Alias, "KnownHosts": quoted[0],
+		"Identity": quoted[1],
 	})
 }

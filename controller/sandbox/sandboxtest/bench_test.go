@@ -193,7 +193,12 @@ func carried(b *testing.B, backend sandbox.Backend, files string) {
 		}
 		measured(b, 0, func() error {
 			n++
-			_, err := channel.ReceiveArchive(ctx, box, wire.CopyOut{Dir: "/sandbox/all"}, channel.ArchiveTarget{Parent: to, Name: fmt.Sprint("out", n)})
+			_, err := channel.ReceiveArchive(
+				ctx,
+				box,
+				wire.CopyOut{Dir: "/sandbox/all"},
+				channel.ArchiveTarget{Parent: to, Name: fmt.Sprint("out", n)},
+			)
 			return err
 		})
 	})

@@ -317,7 +317,8 @@ func (w *worker) archives(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	if _, err := channel.ReceiveArchive(ctx, w.box, wire.CopyOut{Dir: "/sandbox/in"}, channel.ArchiveTarget{Parent: root, Name: "out"}); err != nil {
+	if _, err := channel.ReceiveArchive(ctx, w.box, wire.CopyOut{Dir: "/sandbox/in"}, channel.ArchiveTarget{Parent: root,
+		Name: "out"}); err != nil {
 		return fmt.Errorf("copy out: %w", err)
 	}
 	for i := range 50 {

@@ -94,7 +94,8 @@ func TestPlacesThatFail(t *testing.T) {
 		b, _ := p.backend(t)
 		large := spec("full-1")
 		large.NeedBytes = 1 << 30
-		if _, err := b.Create(t.Context(), large); err == nil || !strings.Contains(err.Error(), "full") && !strings.Contains(err.Error(), "free") {
+		if _, err := b.Create(t.Context(), large); err == nil ||
+			!strings.Contains(err.Error(), "full") && !strings.Contains(err.Error(), "free") {
 			t.Errorf("a place that is too small: %v", err)
 		}
 		p.fill(t, b)
@@ -133,7 +134,8 @@ func (p pipePlace) fill(t *testing.T, b sandbox.Backend) {
 	if exit.ExitCode() == 0 || !strings.Contains(said, "No space left") && !strings.Contains(said, "no space left") {
 		t.Errorf("a command: %s", said)
 	}
-	if err := box.WriteFile(t.Context(), "/sandbox/more", random(1<<20), 0o644); err == nil || !strings.Contains(err.Error(), "no space left") {
+	if err := box.WriteFile(t.Context(), "/sandbox/more", random(1<<20), 0o644); err == nil ||
+		!strings.Contains(err.Error(), "no space left") {
 		t.Errorf("a file: %v", err)
 	}
 	if _, err := box.Stat(t.Context(), "/sandbox/more"); err == nil {
@@ -142,7 +144,8 @@ func (p pipePlace) fill(t *testing.T, b sandbox.Backend) {
 	if err := box.Remove(t.Context(), "/sandbox/big", false); err != nil {
 		t.Errorf("remove: %v", err)
 	}
-	if exit, err := box.Run(t.Context(), wire.ExecRequest{Argv: []string{"true"}, Cwd: "/sandbox"}, sandbox.Streams{}); err != nil || exit.ExitCode() != 0 {
+	if exit, err := box.Run(t.Context(), wire.ExecRequest{Argv: []string{"true"}, Cwd: "/sandbox"}, sandbox.Streams{}); err != nil ||
+		exit.ExitCode() != 0 {
 		t.Errorf("with space again: %+v, %v", exit, err)
 	}
 }
@@ -174,7 +177,11 @@ func (p pipePlace) kill(t *testing.T, all bool) {
 		}
 		_ = syscall.Kill(labels.PID, syscall.SIGKILL)
 	}()
-	_, err = box.Run(t.Context(), wire.ExecRequest{Argv: []string{"sh", "-c", "echo begun; sleep 1000"}, Cwd: "/sandbox"}, sandbox.Streams{Stdout: wrote})
+	_, err = box.Run(
+		t.Context(),
+		wire.ExecRequest{Argv: []string{"sh", "-c", "echo begun; sleep 1000"}, Cwd: "/sandbox"},
+		sandbox.Streams{Stdout: wrote},
+	)
 	if err == nil {
 		t.Error("a command of a killed supervisor has a result")
 	}
