@@ -37,6 +37,7 @@ type batchFlags struct {
 	usd      float64
 }
 
+// New is agentctl batch.
 func New() *cobra.Command {
 	cmd := new(batchFlags).command()
 	cmd.AddCommand(

@@ -23,6 +23,7 @@ const (
 	formatSARIF  = "sarif"
 )
 
+// ProblemFormats are the values of --output of commands that print problems.
 var ProblemFormats = []string{FormatText, FormatJSON, formatGitHub, formatSARIF}
 
 // PrintProblems writes problems in a format. Under GitHub Actions the text
@@ -111,6 +112,7 @@ func jsonProblems(w io.Writer, ps harness.Problems) error {
 	return WriteJSON(w, out)
 }
 
+// WriteJSON writes a value as indented JSON.
 func WriteJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(PrintableJSON{W: w})
 	enc.SetEscapeHTML(false)

@@ -49,6 +49,7 @@ type Progress struct {
 	start  time.Time
 }
 
+// NewProgress prints progress to out and warnings to errs. quiet leaves out what the agent prints.
 func NewProgress(out, errs io.Writer, quiet bool) *Progress {
 	return &Progress{out: out, errs: errs, quiet: quiet, colour: Colours(out)}
 }
@@ -61,6 +62,7 @@ func (p *Progress) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
+// Update prints an update of a run.
 func (p *Progress) Update(u controller.Update) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

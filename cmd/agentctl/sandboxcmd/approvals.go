@@ -21,6 +21,7 @@ import (
 	"agentsh/internal/wire"
 )
 
+// NewApprovals is agentctl approvals.
 func NewApprovals() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "approvals",

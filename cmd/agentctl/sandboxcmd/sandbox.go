@@ -22,6 +22,7 @@ import (
 	"agentsh/internal/text"
 )
 
+// New is agentctl sandbox.
 func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sandbox",

@@ -19,6 +19,7 @@ import (
 	"agentsh/controller/record"
 )
 
+// NewConnect is agentctl connect.
 func NewConnect() *cobra.Command {
 	return &cobra.Command{
 		Use:   "connect RUN",
@@ -56,6 +57,7 @@ func connect(cmd *cobra.Command, one record.Run) error {
 	return attach.ConnectKept(cmd.Context(), state, one, kept, cmd.InOrStdin(), cmd.OutOrStdout())
 }
 
+// NewSSHConfig is agentctl ssh-config.
 func NewSSHConfig() *cobra.Command {
 	var host string
 	cmd := &cobra.Command{

@@ -53,6 +53,7 @@ func CompleteRuns(keep func(record.Run) bool) cobra.CompletionFunc {
 	}
 }
 
+// AnyRun accepts every run, see [CompleteRuns].
 func AnyRun(record.Run) bool { return true }
 
 // HasSandbox reports whether a run may have a sandbox that accepts connections.

@@ -19,6 +19,7 @@ type Load struct {
 	event  string
 }
 
+// Add adds the flags to a command.
 func (f *Load) Add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.forge, "forge", "", "merge the blocks of this forge (github, gitlab, forgejo, jira)")
 	cmd.Flags().StringSliceVar(&f.forges, "known-forge", nil, "further names of forges that blocks may have")

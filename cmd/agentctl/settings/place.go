@@ -38,6 +38,7 @@ type Placement struct {
 // backends are the values of --backend.
 var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name, docker.NamePodman, kubernetes.Name}
 
+// Add adds the flags to a command.
 func (f *Placement) Add(cmd *cobra.Command) {
 	f.Flags = cmd.Flags()
 	cmd.Flags().StringVar(&f.Backend, "backend", local.Name, "kind of sandbox: "+strings.Join(backends, ", "))
