@@ -26,7 +26,11 @@ func newTestListener(t *testing.T) (l *listener, shown *[]string, read func(name
 	}
 	t.Cleanup(func() { _ = to.closeLogs() })
 	shown = &[]string{}
-	show := func(u Update) { *shown = append(*shown, u.Text) }
+	show := func(u Update) {
+		if u.Kind == UpdateOutput {
+			*shown = append(*shown, u.Text)
+		}
+	}
 	return newListener(2, to, show), shown, func(name string) string {
 		data, err := os.ReadFile(filepath.Join(to.staging, name))
 		if err != nil {

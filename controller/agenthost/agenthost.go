@@ -213,9 +213,6 @@ func (s *Side) Cause() error {
 // Executor runs the program and has its files, and root is the directory that it serves.
 func (s *Side) Executor() (ex sandbox.Executor, root string) { return s.ex, s.root }
 
-// Dir is the directory of the program, as it sees it.
-func (s *Side) Dir() string { return s.dir }
-
 func (s *Side) place() runtime.Place {
 	return runtime.Place{Dir: s.dir, URL: s.server.url(), Token: s.server.token}
 }

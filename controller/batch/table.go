@@ -2,7 +2,6 @@ package batch
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -58,13 +57,6 @@ func (r *reader) report(rule string) func(strictyaml.Problem) {
 
 func (r *reader) at(n *strictyaml.Node) harness.Origin {
 	return harness.Origin{File: r.File, Line: n.Line, Column: n.Column}
-}
-
-// warn reports what does not stop a batch.
-func (r *reader) warn(at harness.Origin, hint, format string, args ...any) {
-	*r.problems = append(*r.problems, harness.Problem{
-		At: at, Severity: harness.Warning, Rule: harness.RuleNoEffect, Message: fmt.Sprintf(format, args...), Hint: hint,
-	})
 }
 
 // object reads a mapping with the keys of a table.

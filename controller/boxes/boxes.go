@@ -12,10 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -233,6 +231,3 @@ func policyFile(name string) (string, error) {
 	}
 	return file, nil
 }
-
-// LabelNames are the names of labels, sorted.
-func LabelNames(labels map[string]string) []string { return slices.Sorted(maps.Keys(labels)) }
