@@ -138,7 +138,7 @@ func (l *agentLoop) runOutside(ctx context.Context, ex sandbox.Executor, to *lis
 		return wire.Exit{}, err
 	}
 	l.elsewhere.program = program
-	exit, err := runtime.RunOutside(ctx, ex, l.program.runtime, in, program.Command, to.add)
+	exit, err := runtime.RunOutside(ctx, ex, in, program.Command, l.program.runtime.Parser(to.add))
 	if cause := l.elsewhere.side.Cause(); err != nil && cause != nil {
 		err = fmt.Errorf("session of the agent's program: %w", sandbox.Explain(cause, err))
 	}

@@ -308,13 +308,13 @@ func configurationRules() []fileRule {
 	return []fileRule{{
 		Name: "runtime-configuration", Paths: []string{layout.ConfigDir, layout.ConfigDir + "/**"}, Operations: changing,
 		Decision: "deny", Message: deliveredMessage,
-	}, fileRule{
+	}, {
 		Name: "delivered-configuration", Paths: []string{layout.ConfigDir, layout.ConfigDir + "/**"},
 		Operations: []string{"read", "list", "stat"}, Decision: "allow",
-	}, fileRule{
+	}, {
 		Name: "delivered-programs", Paths: []string{layout.ConfigDir + "/skills/**", layout.ConfigDir + "/plugins/**"},
 		Operations: []string{"execute"}, Decision: "allow",
-	}, fileRule{ // programs look for files of theirs in every directory above the repository
+	}, { // programs look for files of theirs in every directory above the repository
 		Name: "sandbox-root", Paths: []string{layout.Sandbox, layout.Sandbox + "/*"}, Operations: []string{"list", "stat"}, Decision: "allow",
 	}}
 }

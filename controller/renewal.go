@@ -226,3 +226,13 @@ func (p plan) current() []wire.Credential {
 	}
 	return p.credentials
 }
+
+// helperRunner starts helpers, or uses what they have printed for another run of the batch.
+func helperRunner(c Caller) func(context.Context, provider.Helper) (provider.Printed, error) {
+	return func(ctx context.Context, h provider.Helper) (provider.Printed, error) {
+		if s := c.Member.Shared; s != nil {
+			return s.printed(ctx, h, c.Environ)
+		}
+		return h.Run(ctx, c.Environ)
+	}
+}

@@ -116,16 +116,6 @@ func (r *run) expand(context.Context) (err error) {
 	return nil
 }
 
-// helperRunner starts helpers, or uses what they have printed for another run of the batch.
-func helperRunner(c Caller) func(context.Context, provider.Helper) (provider.Printed, error) {
-	return func(ctx context.Context, h provider.Helper) (provider.Printed, error) {
-		if s := c.Member.Shared; s != nil {
-			return s.printed(ctx, h, c.Environ)
-		}
-		return h.Run(ctx, c.Environ)
-	}
-}
-
 // fetchCredentials gets the values that helpers print.
 func (r *run) fetchCredentials(ctx context.Context) error {
 	if r.plan.helped == nil {

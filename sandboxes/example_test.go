@@ -16,16 +16,16 @@ func Example() {
 	ctx := context.Background()
 	client, err := sandboxes.Start(ctx, sandboxes.Options{Stderr: os.Stderr})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	defer client.Close()
 	box, err := client.Create(ctx, sandboxes.Spec{Policy: "policy.yaml"})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	res, err := box.Run(ctx, sandboxes.Command{Script: "echo hello; kill 1", Timeout: time.Minute})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	fmt.Printf("%s%d %s: %s\n", res.Stdout, res.ExitCode, res.Refusals[0].Rule, res.Refusals[0].Message)
 	// Prints:
@@ -38,28 +38,28 @@ func ExampleSandbox_Rollback() {
 	ctx := context.Background()
 	client, err := sandboxes.Start(ctx, sandboxes.Options{})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	defer client.Close()
 	box, err := client.Create(ctx, sandboxes.Spec{Policy: "policy.yaml"})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	if err := box.WriteFile(ctx, "n", []byte("1\n"), 0o644); err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	clean, err := box.Snapshot(ctx, "clean")
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	for range 2 {
 		res, err := box.Run(ctx, sandboxes.Command{Script: "echo more >>n; wc -l <n"})
 		if err != nil {
-			log.Fatal(err)
+			log.Panic(err)
 		}
 		changed, err := box.Rollback(ctx, clean.ID)
 		if err != nil {
-			log.Fatal(err)
+			log.Panic(err)
 		}
 		fmt.Printf("%s%s %s\n", res.Stdout, changed[0].Kind, changed[0].Path)
 	}
@@ -75,18 +75,18 @@ func ExampleSandbox_Save() {
 	ctx := context.Background()
 	client, err := sandboxes.Start(ctx, sandboxes.Options{})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	defer client.Close()
 	first, err := client.Create(ctx, sandboxes.Spec{Policy: "policy.yaml"})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	if err := first.WriteFile(ctx, "double.sh", []byte("echo $(($1 + $1))\n"), 0o755); err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	if err := first.Save(ctx, "ready.box"); err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	answers := make([]string, 3)
 	var wg sync.WaitGroup

@@ -87,7 +87,7 @@ func Start(ctx context.Context, o Options) (*Client, error) {
 		program = "agentctl"
 	}
 	c := &Client{done: make(chan struct{}), waiting: map[string]*call{}}
-	c.cmd = exec.Command(program, append([]string{"sandbox", "serve", "--stdio"}, o.Args...)...)
+	c.cmd = exec.CommandContext(context.WithoutCancel(ctx), program, append([]string{"sandbox", "serve", "--stdio"}, o.Args...)...)
 	c.cmd.Env, c.cmd.Dir, c.cmd.Stderr = o.Env, o.Dir, o.Stderr
 	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {

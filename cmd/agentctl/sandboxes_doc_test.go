@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,7 +48,7 @@ func TestSolutionsAreGradedInParallel(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("/usr/bin/python3", "-B", script)
-	cmd.Dir, cmd.Env = p.dir, append(p.command().Env, "PATH="+p.bin+":/usr/bin:/bin")
+	cmd.Dir, cmd.Env = p.dir, slices.Concat(p.command().Env, []string{"PATH=" + p.bin + ":/usr/bin:/bin"})
 	out, err := cmd.CombinedOutput()
 	const want = `a01 passed
 a02 passed

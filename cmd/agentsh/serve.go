@@ -95,23 +95,10 @@ func newServeCommand() *cobra.Command {
 			if stream == 0 && bootstrap == 0 {
 				return serveShared(cmd.Context())
 			}
-			syscall.CloseOnExec(stream)
-			syscall.CloseOnExec(bootstrap)
 			if lease > 2 {
 				syscall.CloseOnExec(lease) // locked while it is open: until this process ends
 			}
-			boot, err := readBootstrap(bootstrap)
-			if err != nil {
-				return failure.New(failure.Ours, err, "agentctl starts this command; to run one command use 'agentsh exec'")
-			}
-			conn, err := channel.FromFile(os.NewFile(uintptr(stream), "stream"))
-			if err != nil {
-				return failure.New(failure.Ours, fmt.Errorf("stream: %w", err), "")
-			}
-			if err := host.Serve(cmd.Context(), conn, boot, options); err != nil {
-				return failure.New(failure.Ours, err, "")
-			}
-			return nil
+			return serveDescriptors(cmd.Context(), stream, bootstrap, options)
 		},
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "`PATH` of the socket to answer on")
@@ -133,6 +120,25 @@ func newServeCommand() *cobra.Command {
 	cmd.MarkFlagsRequiredTogether("image-root", "image-sandbox")
 	excludeServes(cmd)
 	return cmd
+}
+
+// serveDescriptors serves the controller at the other end of the descriptor stream. The descriptor
+// bootstrap describes the session.
+func serveDescriptors(ctx context.Context, stream, bootstrap int, options host.Options) error {
+	syscall.CloseOnExec(stream)
+	syscall.CloseOnExec(bootstrap)
+	boot, err := readBootstrap(bootstrap)
+	if err != nil {
+		return failure.New(failure.Ours, err, "agentctl starts this command; to run one command use 'agentsh exec'")
+	}
+	conn, err := channel.FromFile(os.NewFile(uintptr(stream), "stream"))
+	if err != nil {
+		return failure.New(failure.Ours, fmt.Errorf("stream: %w", err), "")
+	}
+	if err := host.Serve(ctx, conn, boot, options); err != nil {
+		return failure.New(failure.Ours, err, "")
+	}
+	return nil
 }
 
 // excludeServes rejects flags of two ways to serve.

@@ -89,18 +89,17 @@ func keptHostKeys(state statedir.Dir, run record.Run) (h hostKeys, err error) {
 	return h, statedir.WriteJSON(filepath.Join(run.Path, hostKeyFile), h)
 }
 
-// Connect connects an ssh client to the sandbox of a run: in has its bytes, and out gets
-// those of the server. It returns when the server has ended the connection, or ctx ends.
-func Connect(ctx context.Context, run record.Run, in io.Reader, out io.Writer) error {
+// Connect connects an ssh client to the sandbox of a run. It returns when the server has ended the connection, or ctx ends.
+func Connect(ctx context.Context, run record.Run, client io.ReadWriter) error {
 	conn, err := dial(ctx, run)
 	if err != nil {
 		return err
 	}
-	return connect(ctx, conn, in, out)
+	return connect(ctx, conn, client)
 }
 
 // ConnectKept is Connect for a sandbox whose controller is gone.
-func ConnectKept(ctx context.Context, state statedir.Dir, run record.Run, kept local.Kept, in io.Reader, out io.Writer) error {
+func ConnectKept(ctx context.Context, state statedir.Dir, run record.Run, kept local.Kept, client io.ReadWriter) error {
 	h, err := keptHostKeys(state, run)
 	if err != nil {
 		return err
@@ -114,20 +113,20 @@ func ConnectKept(ctx context.Context, state statedir.Dir, run record.Run, kept l
 	if err != nil {
 		return errors.Join(err, direct.Close())
 	}
-	return connect(ctx, conn, in, out)
+	return connect(ctx, conn, client)
 }
 
 // connect copies both ways until conn ends.
-func connect(ctx context.Context, conn net.Conn, in io.Reader, out io.Writer) error {
+func connect(ctx context.Context, conn net.Conn, client io.ReadWriter) error {
 	defer func() { _ = conn.Close() }() // it may have ended
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	go func() { // ends with in, or with this process
-		_, _ = io.Copy(conn, in)
+	go func() { // ends with client, or with this process
+		_, _ = io.Copy(conn, client)
 		if half, ok := conn.(*net.UnixConn); ok {
 			_ = half.CloseWrite() // fails only with the connection
 		}
 	}()
-	_, err := io.Copy(out, conn)
+	_, err := io.Copy(client, conn)
 	return errors.Join(err, ctx.Err())
 }

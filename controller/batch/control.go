@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -97,7 +98,7 @@ func (c *control) close() error {
 
 // serve answers one request.
 func (b *Batch) serve(ctx context.Context, conn net.Conn) {
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	peer, err := channel.CheckCaller(conn)
@@ -145,7 +146,7 @@ func (b *Batch) drop(r request) reply {
 		}
 	}
 	b.mu.Unlock()
-	all := append(waiting, running...)
+	all := slices.Concat(waiting, running)
 	if len(all) == 0 {
 		return reply{}
 	}
@@ -182,7 +183,7 @@ func (v *View) Stop(ctx context.Context, labels map[string]string) (stopped, dro
 	if err != nil {
 		return 0, 0, fmt.Errorf("batch %s: %w", v.ID, err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if err := conn.SetDeadline(time.Now().Add(2 * requestWait)); err != nil {
 		return 0, 0, err
 	}

@@ -83,7 +83,7 @@ type places struct {
 }
 
 var fileKeys = []key[Spec]{
-	{name: "version", doc: "Version of this language; 1.", schema: intSchema(1, 1), read: func(r *reader, n *strictyaml.Node, _ *Spec) {
+	{name: "version", doc: "Version of this language; 1.", schema: countSchema(1), read: func(r *reader, n *strictyaml.Node, _ *Spec) {
 		r.Int(n, 1, 1)
 	}},
 	{
@@ -119,22 +119,22 @@ var fileKeys = []key[Spec]{
 }
 
 var capKeys = []key[Caps]{
-	{name: "runs", doc: "Of all runs; 4 unless given.", schema: intSchema(1, maxAtOnce),
+	{name: "runs", doc: "Of all runs; 4 unless given.", schema: countSchema(maxAtOnce),
 		read: func(r *reader, n *strictyaml.Node, c *Caps) { r.count(n, maxAtOnce, &c.Runs) }},
-	{name: "backends", doc: "Of the runs of a backend, by its name.", schema: mapSchema(namePattern, intSchema(1, maxAtOnce)),
+	{name: "backends", doc: "Of the runs of a backend, by its name.", schema: mapSchema(namePattern, countSchema(maxAtOnce)),
 		read: func(r *reader, n *strictyaml.Node, c *Caps) {
 			c.Backends = r.counts(n, "backends", harness.Backends(), c)
 		}},
 	{
 		name:   "models",
 		doc:    "Of the runs whose model a provider serves, by its name: anthropic, openai, google, or the part of model before a slash.",
-		schema: mapSchema(namePattern, intSchema(1, maxAtOnce)),
+		schema: mapSchema(namePattern, countSchema(maxAtOnce)),
 		read:   func(r *reader, n *strictyaml.Node, c *Caps) { c.Models = r.counts(n, "models", nil, c) },
 	},
 }
 
 var retryKeys = []key[Retries]{
-	{name: "attempts", doc: "Of one run, with the first; 3 unless given.", schema: intSchema(1, maxAttempts),
+	{name: "attempts", doc: "Of one run, with the first; 3 unless given.", schema: countSchema(maxAttempts),
 		read: func(r *reader, n *strictyaml.Node, t *Retries) { r.count(n, maxAttempts, &t.Attempts) }},
 	{name: "delay", doc: "Before the second attempt; it doubles for each further one; 10s unless given.", schema: durationSchema,
 		read: func(r *reader, n *strictyaml.Node, t *Retries) { r.duration(n, &t.Delay) }},
@@ -143,7 +143,7 @@ var retryKeys = []key[Retries]{
 }
 
 var budgetKeys = []key[Budget]{
-	{name: "tokens", doc: "Tokens that models read and wrote, those of caches included.", schema: intSchema(1, maxTokens),
+	{name: "tokens", doc: "Tokens that models read and wrote, those of caches included.", schema: countSchema(maxTokens),
 		read: func(r *reader, n *strictyaml.Node, b *Budget) { b.Tokens, _ = r.Int(n, 1, maxTokens) }},
 	{name: "usd", doc: "US dollars.", schema: schema{"type": "number", "exclusiveMinimum": 0, "maximum": maxDollars}, read: readDollars},
 }

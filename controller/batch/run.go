@@ -456,12 +456,12 @@ func (b *Batch) options(item int, one Item, runID string) (controller.Options, e
 	}
 	o.Out, o.Force = filepath.Join(b.view.Out, one.Name), b.o.Force
 	o.Member = controller.Member{Batch: b.view.ID, Name: one.Name, RunID: runID, Labels: one.Labels, Shared: b.shared}
-	o.Progress = func(u controller.Update) { b.update(item, one.Name, u) }
+	o.Progress = func(u controller.Update) { b.update(item, u) }
 	return o, nil
 }
 
 // update handles the progress of a run.
-func (b *Batch) update(item int, name string, u controller.Update) {
+func (b *Batch) update(item int, u controller.Update) {
 	switch u.Kind {
 	case controller.UpdateStep:
 		b.mu.Lock()

@@ -109,8 +109,9 @@ func Schema() ([]byte, error) {
 // Texts that are written as they are: 12 and true are texts here.
 var textSchema = schema{"type": []string{"string", "number", "boolean"}}
 
-func intSchema(low, high int64) schema {
-	return schema{"type": "integer", "minimum": low, "maximum": high}
+// countSchema is a number from 1 on.
+func countSchema(high int64) schema {
+	return schema{"type": "integer", "minimum": 1, "maximum": high}
 }
 
 var durationSchema = schema{"type": "string", "pattern": `^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`}

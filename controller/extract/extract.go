@@ -81,7 +81,7 @@ func Collect(ctx context.Context, ex sandbox.Executor, in Input) (Result, error)
 	if in.Target != "" && (changes != nil || record.git) {
 		commits = collectCommits(ctx, ex, in, &res)
 	}
-	files := changes
+	var files error
 	if changes != nil {
 		files = fmt.Errorf("changed files: %w", changes)
 	} else {

@@ -139,13 +139,14 @@ func (h Helper) read(data []byte, got time.Time) (Printed, error) {
 		p.Expires = got.Add(h.Lifetime)
 	}
 	plain := strings.TrimRight(string(data), "\r\n")
-	if strings.HasPrefix(strings.TrimSpace(plain), "{") {
+	switch {
+	case strings.HasPrefix(strings.TrimSpace(plain), "{"):
 		if err := h.readJSON(data, &p); err != nil {
 			return Printed{}, err
 		}
-	} else if len(h.Names) != 1 {
+	case len(h.Names) != 1:
 		return Printed{}, fmt.Errorf("it has to print one JSON object with values, as %d credentials are of it", len(h.Names))
-	} else {
+	default:
 		p.Values = map[string]string{h.Names[0]: plain}
 	}
 	for _, name := range h.Names {

@@ -100,8 +100,8 @@ func OutsideTask(in Invocation) string {
 
 // RunOutside runs one iteration of a program outside and waits for its end, as [Run] does in a
 // sandbox. ex runs its command.
-func RunOutside(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, c Command, emit func(Event)) (wire.Exit, error) {
-	return start(ctx, ex, r, in, c, emit)
+func RunOutside(ctx context.Context, ex sandbox.Executor, in Invocation, c Command, p Parser) (wire.Exit, error) {
+	return start(ctx, ex, in, c, p)
 }
 
 // Model implements [Outsider]. The program may be any: it takes what the harness names.

@@ -261,12 +261,11 @@ func Run(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, emi
 	if err != nil {
 		return wire.Exit{}, fmt.Errorf("prepare runtime %s: %w", r.Name(), err)
 	}
-	return start(ctx, ex, r, in, c, emit)
+	return start(ctx, ex, in, c, r.Parser(emit))
 }
 
 // start runs the command of one iteration.
-func start(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, c Command, emit func(Event)) (wire.Exit, error) {
-	p := r.Parser(emit)
+func start(ctx context.Context, ex sandbox.Executor, in Invocation, c Command, p Parser) (wire.Exit, error) {
 	defer p.Close()
 	req := wire.ExecRequest{
 		ID:   in.RunID + "-" + strconv.Itoa(in.Iteration),

@@ -150,4 +150,3 @@ func makeRoot(ctx context.Context, source image.Stream, file string) (_ string, 
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
-

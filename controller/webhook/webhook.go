@@ -228,7 +228,8 @@ func (s *Sender) once(ctx context.Context, id string, body []byte) (got answer, 
 	if err := s.verify(id, res.Header, data); err != nil {
 		return got, 0, err
 	}
-	return readAnswer(data)
+	got, err = readAnswer(data)
+	return got, 0, err
 }
 
 // retryAfter reads the seconds after which a server wants to be asked again, 1 to 60.
@@ -284,26 +285,24 @@ func (s *Sender) verify(id string, h http.Header, body []byte) error {
 }
 
 // readAnswer reads the body of an answer strictly.
-func readAnswer(data []byte) (a answer, again time.Duration, err error) {
+func readAnswer(data []byte) (a answer, err error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	bad := func(why string) (answer, time.Duration, error) {
-		return answer{}, 0, &Refusal{"the answer of the webhook " + why}
-	}
+	bad := func(why string) error { return &Refusal{"the answer of the webhook " + why} }
 	if err := d.Decode(&a); err != nil || d.More() {
-		return bad("is not one JSON object of type, decision, by, reason and always")
+		return answer{}, bad("is not one JSON object of type, decision, by, reason and always")
 	}
 	switch {
 	case a.Type != typeAnswer:
-		return bad("has not the type " + typeAnswer)
+		return answer{}, bad("has not the type " + typeAnswer)
 	case a.Decision != "allow" && a.Decision != "deny":
-		return bad("has no decision: allow or deny")
+		return answer{}, bad("has no decision: allow or deny")
 	case a.By == "" || len(a.By) > maxName || text.Visible(a.By) != a.By:
-		return bad("does not say who decided")
+		return answer{}, bad("does not say who decided")
 	case len(a.Reason) > maxReason || text.Visible(a.Reason) != a.Reason:
-		return bad("has a reason that is too long or not plain text")
+		return answer{}, bad("has a reason that is too long or not plain text")
 	case a.Always && a.Decision != "allow":
-		return bad("denies always: always is for allow")
+		return answer{}, bad("denies always: always is for allow")
 	}
-	return a, 0, nil
+	return a, nil
 }

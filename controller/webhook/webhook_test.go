@@ -289,8 +289,8 @@ func FuzzNoBodyAllowsWithoutTheWord(f *testing.F) {
 	f.Add(allowed)
 	f.Add(`{"type": "approval.answer", "decision": "deny", "by": "x"}`)
 	f.Fuzz(func(t *testing.T, body string) {
-		a, again, err := readAnswer([]byte(body))
-		if again != 0 || err == nil && a.Decision == "allow" && !strings.Contains(body, "allow") && !strings.Contains(body, `\u`) {
+		a, err := readAnswer([]byte(body))
+		if err == nil && a.Decision == "allow" && !strings.Contains(body, "allow") && !strings.Contains(body, `\u`) {
 			t.Fatalf("%q: %+v", body, a)
 		}
 		if err == nil && (a.By == "" || a.Type != typeAnswer) {

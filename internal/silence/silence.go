@@ -38,7 +38,6 @@ type wait struct {
 
 // Process watches a process and those that it starts, until End is called. It calls kill once,
 // if it finds one of the named calls. These must wait for nothing but a listener.
-
 func Process(pid int, names map[int]string, kill func()) *Watch {
 	w := &Watch{names: names, waiting: map[string]wait{}, stop: make(chan struct{}), found: make(chan string, 1)}
 	go func() { // ends with End

@@ -59,7 +59,7 @@ func Forward(ctx context.Context, address string, in io.Reader, out, said io.Wri
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if _, err := fmt.Fprintln(said, wire.ForwardConnected); err != nil {
 		return err
 	}

@@ -86,9 +86,9 @@ const (
 	OpFollow    = "follow"    // the pending questions, now and after each change
 	OpAnswer    = "answer"
 	OpReload    = "reload"
-	OpNet       = "net" // the open connections
+	OpNet       = "net"   // the open connections
 	OpRenew     = "renew" // new values of credentials
-	OpEnd       = "end" // end the session; its events and its trash can then be read to their end
+	OpEnd       = "end"   // end the session; its events and its trash can then be read to their end
 )
 
 // SessionRequest is an operator's request about a session, not about one

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync"
 )
+
 const supervisorPrefix = "AGENTSH_"
 
 // Environment has the values of [Baseline] that depend on the sandbox. Empty

@@ -54,7 +54,10 @@ func init() {
 	}...)
 }
 
-func supportedKeys() []key[document] {
+func supportedKeys() []key[document] { return append(generalKeys(), ruleSettingKeys()...) }
+
+// generalKeys are those of the policy as a whole.
+func generalKeys() []key[document] {
 	return []key[document]{
 		{field{name: "version", doc: "The version of the policy language: 1.", shape: shape{kind: shapeInt}, required: true}, readVersion},
 		{field{name: "name", doc: "Names the policy in events and reports.", required: true}, readPolicyName},
@@ -110,6 +113,12 @@ func supportedKeys() []key[document] {
 			readApprovals,
 		},
 		{field{name: "audit", doc: "What the audit log records.", shape: objectOf(func() []field { return fieldsOf(auditKeys) })}, readAudit},
+	}
+}
+
+// ruleSettingKeys are those of commands and repositories beside the lists of rules.
+func ruleSettingKeys() []key[document] {
+	return []key[document]{
 		{
 			field{
 				name:  "transparent_commands",

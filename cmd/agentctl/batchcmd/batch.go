@@ -365,7 +365,7 @@ func (f *batchFlags) goOn(ctx context.Context, v *batch.View, cmd *cobra.Command
 	seen := map[string]bool{}
 	for _, one := range v.Items {
 		if !seen[one.Harness] {
-			describe(base, one.Harness, places) // a harness that has a problem now fails as a run
+			_, _ = describe(base, one.Harness, places) // a harness that has a problem now fails as a run
 			seen[one.Harness] = true
 		}
 	}

@@ -3,7 +3,6 @@ package sandboxcmd
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -55,7 +54,7 @@ func (e *sandboxExec) command(cmd *cobra.Command, argv []string) (c boxes.Comman
 	if len(argv) > 0 {
 		return c, s, errors.New("--request has the command: leave it out")
 	}
-	var in io.Reader = cmd.InOrStdin()
+	in := cmd.InOrStdin()
 	if e.request != "-" {
 		f, err := os.Open(e.request)
 		if err != nil {

@@ -43,8 +43,12 @@ the SSH server of a sandbox. 'agentctl ssh-config' prints the settings of ssh fo
 }
 
 func connect(cmd *cobra.Command, one record.Run) error {
+	client := struct {
+		io.Reader
+		io.Writer
+	}{cmd.InOrStdin(), cmd.OutOrStdout()}
 	if one.Live {
-		return attach.Connect(cmd.Context(), one, cmd.InOrStdin(), cmd.OutOrStdout())
+		return attach.Connect(cmd.Context(), one, client)
 	}
 	kept, err := keptSandbox(one)
 	if err != nil {
@@ -54,7 +58,7 @@ func connect(cmd *cobra.Command, one record.Run) error {
 	if err != nil {
 		return err
 	}
-	return attach.ConnectKept(cmd.Context(), state, one, kept, cmd.InOrStdin(), cmd.OutOrStdout())
+	return attach.ConnectKept(cmd.Context(), state, one, kept, client)
 }
 
 // NewSSHConfig is agentctl ssh-config.

@@ -201,7 +201,6 @@ func (s *faultyStream) Write(p []byte) (int, error) {
 type pipePlace struct {
 	dir     string
 	program string
-	state   string
 }
 
 // backend makes a backend whose streams have faults.
