@@ -311,7 +311,7 @@ func TestWantedDefinitionsComeFromTheHarness(t *testing.T) {
 	if ps != nil {
 		t.Fatal(ps)
 	}
-	if got, want := fmt.Sprint(Wanted(x)), "[{a t map[] map[K:v] [x y]  key false} {b u map[region:eu] map[] []   false}]"; got != want {
+	if got, want := fmt.Sprint(Wanted(x)), "[{a t map[] map[K:v] [] [x y]  key false} {b u map[region:eu] map[] [] []   false}]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
