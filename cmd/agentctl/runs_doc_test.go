@@ -1,6 +1,7 @@
 package main
 
 import (
+	"agentsh/internal/testenv"
 	"bytes"
 	"fmt"
 	"os"
@@ -50,7 +51,9 @@ func matches(got, want []string) bool {
 
 // TestTheRunsPageIsTrue writes the files of doc/runs.md and runs its commands.
 func TestTheRunsPageIsTrue(t *testing.T) {
+	testenv.Need(t, testenv.Program("ssh"), testenv.Program("scp"))
 	p := newFixture(t, "", "")
+	p.write("policy.yaml", p.read("policy.yaml")+"\nssh: {sessions: true}\n", 0o644)
 	var run *going
 	commands := 0
 	for _, f := range fencesOf(t, "../../doc/runs.md") {
@@ -60,15 +63,17 @@ func TestTheRunsPageIsTrue(t *testing.T) {
 		}
 		line, want, _ := strings.Cut(f.text, "\n")
 		words := strings.Fields(line)
-		if len(words) < 3 || words[0] != "$" || words[1] != "agentctl" {
-			t.Fatalf("doc/runs.md:%d: %q is no command of agentctl", f.line, line)
+		if len(words) < 3 || words[0] != "$" {
+			t.Fatalf("doc/runs.md:%d: %q is no command", f.line, line)
 		}
 		commands++
 		if f.info == "console background" {
 			run = p.startAs("| waiting", words[2:])
 			continue
 		}
-		cmd := p.command(words[2:]...)
+		cmd := p.command()
+		cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", strings.TrimPrefix(line, "$ ")}
+		cmd.Env = append(cmd.Env, "PATH="+p.bin+":"+os.Getenv("PATH"))
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		_ = cmd.Run()
