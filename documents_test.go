@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxDecisions     = 50
+	maxDecisions     = 60
 	maxDecisionLines = 90
 	decisionDir      = "doc/decisions"
 )

@@ -75,6 +75,7 @@ var ranks = map[string]int{
 	"controller/prescript":           0, // reads what a script says, knows no run
 	"controller/scan":                1,
 	"controller/hook":                2, // judges by scans; the command is started by agent programs
+	"controller/mcpfilter":           2, // between an agent and its MCP servers, in the sandbox; knows no run
 	"controller/sandbox":             1,
 	"controller/image":               1, // finds root file systems, knows no harness
 	"controller/sandbox/local":       2,
@@ -90,6 +91,7 @@ var ranks = map[string]int{
 	"controller/provider":            2,
 	"controller/tools":               3, // tools of a sandbox, for agents outside; knows no run
 	"controller/agenthost":           3, // an agent's program on this machine, with the tools of its sandbox; knows no run
+	"controller/servers":             3, // the MCP servers of a harness; knows no run
 	"controller/bootstrap":           3, // sends the files of a commit
 	"controller/extract":             2,
 	"controller/runtime":             2,
@@ -122,11 +124,13 @@ var ranks = map[string]int{
 	"cmd/agentsh/discovery":          5, // sessions and what explains them find one policy
 	"cmd/agentsh/policycmd":          6, // the commands of a policy's author
 	"cmd/agentsh/projectcmd":         6, // what a person decides about a project
+	"cmd/agentsh/mcpcmd":             6, // the commands of the filter of MCP servers
 	"cmd/agentsh":                    7,
 	"cmd/agentctl/output":            5, // what commands print; knows no flags
 	"cmd/agentctl/settings":          6, // flags and configuration that several commands have
 	"cmd/agentctl/batchcmd":          7,
 	"cmd/agentctl/sandboxcmd":        7,
+	"cmd/agentctl/mcpcmd":            7,
 	"cmd/agentctl":                   8,
 	"test/evasions/policy":           0, // scripts that policy probe carries
 	"test/evasions/controller":       5, // lets the corpus attack packages of the controller
@@ -186,6 +190,7 @@ var owners = map[string][]string{
 		"controller/sandbox/local",
 		"controller/sandbox/remote",
 		"controller/sandbox/host",
+		"controller/mcpfilter", // starts a server inside the sandbox, where the policy judges it
 		"internal/testenv",
 		"packaging/release",
 		"sandboxes", // agentctl, for programs of others

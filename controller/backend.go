@@ -57,7 +57,7 @@ func (p plan) withSpec(prog program, repoDir, runID string, keep time.Duration) 
 	p.spec = sandbox.Spec{
 		RunID: runID, Policy: sources(rules), Vars: vars, EnvDir: layout.EnvDir, Home: layout.Home,
 		Degraded: settings(p.harness.Degraded), Require: settings(p.harness.Require),
-		Program: p.scans(), Credentials: p.credentials, Keep: keep,
+		Program: prog.ownProgram(p), Credentials: p.credentials, Keep: keep,
 	}
 	return p, nil
 }

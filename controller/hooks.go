@@ -14,9 +14,10 @@ import (
 
 	"agentsh/controller/harness"
 	"agentsh/controller/hook"
-	"agentsh/controller/runtime"
+	"agentsh/controller/mcpfilter"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/scan"
+	"agentsh/controller/servers"
 	"agentsh/internal/layout"
 	"agentsh/internal/lazy"
 	"agentsh/internal/wire"
@@ -65,11 +66,34 @@ func (l *agentLoop) readHookLog(ctx context.Context) {
 		return
 	}
 	entries := hook.ReadLog(data)
-	for _, e := range entries[min(l.hookLog, len(entries)):] {
+	for _, e := range entries[min(l.logged.hooks, len(entries)):] {
 		l.counts.hook(e)
 	}
-	l.hookLog = len(entries)
+	l.logged.hooks = len(entries)
 }
+
+// readServerLog says which definitions of MCP servers were refused since it was read last, with their
+// differences. What the audit log has does not need it.
+func (l *agentLoop) readServerLog(ctx context.Context) {
+	if l.program.servers.Empty() {
+		return
+	}
+	data, err := l.sandbox.ReadFile(ctx, servers.Log, mcpfilter.MaxLog)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			l.progress.warn("the log of the MCP servers cannot be read: %v", err)
+		}
+		return
+	}
+	entries := servers.ReadLog(data)
+	for _, e := range entries[min(l.logged.servers, len(entries), maxServerLog):min(len(entries), maxServerLog)] {
+		l.progress.warn("%s", l.program.servers.Changed(e))
+	}
+	l.logged.servers = len(entries)
+}
+
+// maxServerLog is the number of entries that are shown.
+const maxServerLog = 100
 
 // wantedHooks are the hooks of the harness, in the order they run. Each is
 // enabled by default, except the list of allowed tools.
@@ -164,29 +188,73 @@ func allowedTools(p plan) ([]string, error) {
 }
 
 // commandRules are the command rules of a run. They allow the supervisor's
-// program only for the hooks, for the scan of the sandbox and for sessions of ssh.
-func commandRules(scans bool, hooks []runtime.Hook) []commandRule {
+// program only for the hooks, for the scan of the sandbox, for the filters of MCP servers and
+// for sessions of ssh.
+func commandRules(scans bool, prog program) []commandRule {
 	program := []string{layout.Program}
 	rules := []commandRule{{ // ssh of the policy says whether they start at all
 		Name: "ssh", Commands: program, Patterns: []string{"^" + wire.CommandSFTP + "$", "^" + wire.CommandForward + ` \S+$`},
 		Context: "direct", Decision: "allow",
 	}}
-	if !scans {
+	if !scans && prog.servers.Empty() {
 		return rules
 	}
-	rules = append(rules, commandRule{
-		Name: "sandbox-scan", Commands: program, Patterns: []string{"^" + regexp.QuoteMeta(strings.Join(scanArgv()[1:], " ")) + `( \S+)+$`},
-		Context: "direct", Decision: "allow",
-	})
-	if len(hooks) > 0 {
+	if scans {
+		rules = append(rules, commandRule{
+			Name: "sandbox-scan", Commands: program, Patterns: []string{"^" + regexp.QuoteMeta(strings.Join(scanArgv()[1:], " ")) + `( \S+)+$`},
+			Context: "direct", Decision: "allow",
+		})
+	}
+	if len(prog.sandboxHooks()) > 0 {
 		rules = append(rules, commandRule{
 			Name: "hooks", Commands: program, Patterns: []string{"^hook --settings " + regexp.QuoteMeta(hookSettingsFile) + "( [a-z_]+)+$"},
 			Decision: "allow",
 		})
 	}
+	rules = append(rules, serverRules(prog.servers)...)
 	return append(rules, commandRule{
 		Name: "own-program", Commands: program, Decision: "deny", Message: "the supervisor's program is there for the hooks and scans of the run",
 	})
+}
+
+// serverRules let the agent start the filters of its MCP servers, and judge each call of a tool: the filter starts
+// a program that does nothing, with the names of the server and the tool.
+func serverRules(p servers.Plan) []commandRule {
+	var rules []commandRule
+	program := []string{layout.Program}
+	rule := func(name, pattern, decision, message string) {
+		rules = append(rules, commandRule{
+			Name: name, Commands: program, Patterns: []string{"^" + pattern + "$"}, Decision: decision, Message: message,
+		})
+	}
+	for _, s := range p.Settings.Servers {
+		call := mcpfilter.CommandCall + " " + regexp.QuoteMeta(s.Name) + " "
+		if len(s.Deny) > 0 {
+			rule("mcp-"+s.Name+"-deny", call+oneOf(s.Deny), "deny", "tools.deny of the MCP server in the harness names this tool")
+		}
+		switch {
+		case s.Allow == nil:
+			rule("mcp-"+s.Name, call+`[^ ]+`, "allow", "")
+		case len(s.Allow) > 0:
+			rule("mcp-"+s.Name, call+oneOf(s.Allow), "allow", "")
+		}
+		for _, command := range []string{mcpfilter.CommandFilter, mcpfilter.CommandList} {
+			rule(command+"-"+s.Name, regexp.QuoteMeta(strings.Join(servers.Filter(command, s.Name)[1:], " ")), "allow", "")
+		}
+	}
+	if !p.Empty() {
+		rule("mcp-refused", mcpfilter.CommandCall+" .*", "deny", "the harness or the pins refuse this tool of an MCP server")
+	}
+	return rules
+}
+
+// oneOf is a pattern for one of some words.
+func oneOf(list []string) string {
+	quoted := make([]string, len(list))
+	for i, w := range list {
+		quoted[i] = regexp.QuoteMeta(w)
+	}
+	return "(" + strings.Join(quoted, "|") + ")"
 }
 
 // programDir is the directory of the supervisor's program in the sandbox.

@@ -40,8 +40,11 @@ type agentLoop struct {
 	iterations []IterationResult // iterations that ran
 	work       work              // of the last one that was extracted
 	skipped    []string          // files of transcripts that were not taken, each with the reason
-	hookLog    int               // entries that were read
+	logged     logged            // entries that were read
 }
+
+// logged are numbers of entries in logs of the sandbox.
+type logged struct{ hooks, servers int }
 
 // run runs the iterations. After a failure, the fields of the loop describe
 // what was done.
@@ -89,6 +92,7 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 	exit, err := l.runAgent(ctx, ex, listener, limit)
 	it := IterationResult{Number: n, Exit: exit, Duration: time.Since(start)}
 	l.readHookLog(ctx)
+	l.readServerLog(ctx)
 	listener.into(&it)
 	l.results.logError = errors.Join(l.results.logError, listener.failed)
 	failed := listener.end(agentFailure(exit, err, limit), rt.Traits().Ends && l.elsewhere.instead == nil)

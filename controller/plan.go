@@ -36,6 +36,7 @@ type plan struct {
 	helped      *helped                // those that programs print; nil: none
 	agent       []agenthost.Credential // of the agent's program on the host
 	rules       []byte                 // AGENTS.md for a repository without one; nil: none
+	unpinned    bool                   // tools of MCP servers are about to be pinned
 	spec        sandbox.Spec
 	policy      *policy.Policy // that of spec
 }

@@ -13,6 +13,7 @@ import (
 	"agentsh/controller/openshell"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
+	"agentsh/controller/servers"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -144,7 +145,7 @@ type runRules struct {
 // newRunRules makes the rules that a run adds to its policy.
 func newRunRules(p plan, prog program, repoDir string) runRules {
 	return runRules{
-		program: p.scans(), commands: commandRules(p.scans(), prog.sandboxHooks()), files: fileRules(p, prog, repoDir),
+		program: prog.ownProgram(p), commands: commandRules(p.scans(), prog), files: fileRules(p, prog, repoDir),
 		profiles: p.harness.Profiles,
 	}
 }
@@ -221,7 +222,7 @@ var changing = []string{
 // repository. Its program may write its own state.
 func fileRules(p plan, prog program, repoDir string) []fileRule {
 	var rules []fileRule
-	if p.scans() {
+	if prog.ownProgram(p) {
 		rules = append(rules, fileRule{
 			Name: "own-program", Paths: []string{layout.Program}, Operations: []string{"read", "stat", "execute"}, Decision: "allow",
 		})
@@ -232,6 +233,11 @@ func fileRules(p plan, prog program, repoDir string) []fileRule {
 		}, fileRule{
 			Name: "hook-log", Paths: []string{layout.HookLog, layout.HookState}, Operations: []string{"read", "stat", "write", "create"},
 			Decision: "allow",
+		})
+	}
+	if !prog.servers.Empty() {
+		rules = append(rules, fileRule{
+			Name: "mcp-log", Paths: []string{servers.Log}, Operations: []string{"read", "stat", "write", "create"}, Decision: "allow",
 		})
 	}
 	if p.harness.ReadonlyRepo.V {

@@ -12,6 +12,7 @@ import (
 	"agentsh/controller/hook"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
+	"agentsh/controller/servers"
 	"agentsh/internal/layout"
 )
 
@@ -22,10 +23,11 @@ type program struct {
 	files      []runtime.File     // configuration of the program; no command may change it
 	besides    []runtime.File     // files of a program on the host, besides those of its runtime
 	hooks      Hooks
-	canary     string // hidden in the agent's definition; empty: none
-	outside    bool   // the program runs on the host; runtime is a [runtime.Outsider]
-	trace      string // id that findings share; empty: not enabled in the harness
-	warning    string // empty: none
+	servers    servers.Plan // that the program starts in the sandbox
+	canary     string       // hidden in the agent's definition; empty: none
+	outside    bool         // the program runs on the host; runtime is a [runtime.Outsider]
+	trace      string       // id that findings share; empty: not enabled in the harness
+	warning    string       // empty: none
 	id         runIdentity
 }
 
@@ -69,6 +71,9 @@ func newProgram(p plan, file string, c checkout, id runIdentity) (program, error
 	if err := prog.addHooks(p); err != nil {
 		return prog, err
 	}
+	if err := prog.addServers(p); err != nil {
+		return prog, err
+	}
 	if prog.outside {
 		prog.invocation.Text += string(canaryNote(prog.canary))
 		return prog, nil
@@ -79,6 +84,27 @@ func newProgram(p plan, file string, c checkout, id runIdentity) (program, error
 	}
 	prog.files = append(prog.files, files...)
 	return prog, nil
+}
+
+// ownProgram reports whether the supervisor's program is in the sandbox.
+func (p program) ownProgram(from plan) bool { return from.scans() || !p.servers.Empty() }
+
+// addServers plans the MCP servers of the harness.
+func (p *program) addServers(from plan) error {
+	h := from.harness
+	var err error
+	if p.servers, err = servers.New(h, from.unpinned, record.ReadFile); err != nil {
+		return badConfig("run 'agentctl mcp-pins "+h.File+"' and look at what it writes", "%w", err)
+	}
+	if p.servers.Empty() {
+		return nil
+	}
+	file, err := p.servers.File()
+	if err != nil {
+		return err
+	}
+	p.files, p.invocation.Servers = append(p.files, file), p.servers.Started()
+	return nil
 }
 
 // checkOutsider rejects an agent that cannot work on the host.

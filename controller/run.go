@@ -75,6 +75,8 @@ type AgentOptions struct {
 	// Outside works in the sandbox in place of the agent of the harness; nil: that runs. The
 	// work is taken out when it returns, as after an agent.
 	Outside func(context.Context, Workplace) error
+	// Unpinned leaves the pins of MCP servers unread: Outside makes them.
+	Unpinned bool
 }
 
 // Workplace is a sandbox that is ready for [AgentOptions.Outside].

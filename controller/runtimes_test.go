@@ -25,7 +25,7 @@ func TestTheHarnessKnowsTheOptionsOfEachRuntime(t *testing.T) {
 		}
 		traits := r.Traits()
 		for leaf, has := range map[string]bool{"model": traits.Model, "effort": traits.Effort, "plugins.path": traits.Plugins,
-			"security.sandbox_hooks": traits.Hooks} {
+			"security.sandbox_hooks": traits.Hooks, "mcp_servers": traits.Servers} {
 			if slices.Contains(takes, leaf) != has {
 				t.Errorf("%s: the harness says %v, the adapter takes %s: %v", name, takes, leaf, has)
 			}

@@ -110,6 +110,7 @@ func (r *run) expand(context.Context) (err error) {
 	if r.plan, err = expand(r.plan.harness, lookupIn(r.o.Environ)); err != nil {
 		return err
 	}
+	r.plan.unpinned = r.o.Agent.Unpinned
 	if helpers := provider.Helpers(r.plan.harness); len(helpers) > 0 {
 		r.plan.helped = newHelped(helpers, r.plan.credentials, helperRunner(r.o.Caller))
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/cmd/agentctl/batchcmd"
+	"agentsh/cmd/agentctl/mcpcmd"
 	"agentsh/cmd/agentctl/sandboxcmd"
 	"agentsh/internal/cli"
 )
@@ -34,6 +35,7 @@ failed, 129, 130 and 143 cancelled by SIGHUP, SIGINT and SIGTERM.`,
 		sandboxcmd.NewSSHConfig(),
 		sandboxcmd.NewApprovals(),
 		newMCPCommand(),
+		mcpcmd.NewPins(),
 		newGCCommand(),
 		newImageCommand(),
 		newInitCommand(),

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 
+	"agentsh/cmd/agentsh/mcpcmd"
 	"agentsh/internal/foreground"
 	"agentsh/internal/shim"
 	_ "agentsh/internal/shim/client" // it starts shells before main
@@ -21,6 +22,9 @@ var (
 func main() {
 	if code, is := runHook(os.Args, os.Stdin, os.Stdout, os.Stderr); is {
 		os.Exit(code)
+	}
+	if mcpcmd.IsCall(os.Args) {
+		os.Exit(0)
 	}
 	supervisor.Reexec()
 	ctx, stop := signal.NotifyContext(context.Background(), foreground.EndSignals()...)

@@ -8,8 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/cmd/agentsh/failure"
+	"agentsh/cmd/agentsh/mcpcmd"
 	"agentsh/cmd/agentsh/policycmd"
 	"agentsh/cmd/agentsh/projectcmd"
+	"agentsh/controller/mcpfilter"
 	"agentsh/internal/cli"
 	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
@@ -55,6 +57,9 @@ var commands = []struct {
 	{"checkpoint", newCheckpointCommand},
 	{"changes", newChangesCommand},
 	{"hook", newHookCommand},
+	{mcpfilter.CommandFilter, mcpcmd.NewFilter},
+	{mcpfilter.CommandList, mcpcmd.NewList},
+	{mcpfilter.CommandCall, mcpcmd.NewCall},
 	{wire.CommandSFTP, newSFTPCommand},
 	{wire.CommandForward, newForwardCommand},
 	{"scan", newScanCommand},

@@ -46,6 +46,11 @@ var Consumers = map[string]string{
 	"degraded":                        "create sandbox",
 	"require":                         "create sandbox",
 	"plugins.path":                    "bootstrap",
+	"mcp_servers.name":                "runtime",
+	"mcp_servers.command":             "runtime",
+	"mcp_servers.tools.allow":         "runtime",
+	"mcp_servers.tools.deny":          "runtime",
+	"mcp_servers.pins":                "runtime",
 	"skills.path":                     "bootstrap",
 	"skills.overrides":                "bootstrap",
 	"host_files.src":                  "bootstrap",
@@ -132,11 +137,11 @@ var Consumers = map[string]string{
 // [Particular] that it reads. A file may name other runtimes, so that it stays
 // portable; a run rejects them.
 var Runtimes = map[string][]string{
-	"claude":   {"model", "effort", "plugins.path", hooksLeaf},
-	"codex":    {"model", "effort", hooksLeaf},
+	"claude":   {"model", "effort", "plugins.path", hooksLeaf, serversLeaf},
+	"codex":    {"model", "effort", hooksLeaf, serversLeaf},
 	"command":  {},
-	"gemini":   {"model", hooksLeaf},
-	"opencode": {"model", hooksLeaf},
+	"gemini":   {"model", hooksLeaf, serversLeaf},
+	"opencode": {"model", hooksLeaf, serversLeaf},
 }
 
 // Particular are the leaves that only some runtimes read, with a description of
@@ -146,15 +151,22 @@ var Particular = map[string]string{
 	"effort":       "a reasoning effort",
 	"plugins.path": "plugins",
 	hooksLeaf:      "hooks",
+	serversLeaf:    "MCP servers",
 }
 
 // hooksLeaf stands for all leaves below it.
 const hooksLeaf = "security.sandbox_hooks"
 
+// serversLeaf stands for all leaves below it, too.
+const serversLeaf = "mcp_servers"
+
 // particular is the key of [Particular] that a leaf belongs to, or "".
 func particular(where string) string {
 	if strings.HasPrefix(where, hooksLeaf+".") {
 		return hooksLeaf
+	}
+	if strings.HasPrefix(where, serversLeaf+".") {
+		return serversLeaf
 	}
 	if _, ok := Particular[where]; ok {
 		return where
@@ -297,6 +309,9 @@ func (h *Harness) place(s Severity, runtime string) Problems {
 	}
 	for _, p := range h.Plugins {
 		add(p.Path.At, "plugins.path is not supported with container.harness: false: a plugin runs programs outside of the sandbox")
+	}
+	for _, m := range h.MCPServers {
+		add(m.Name.At, "mcp_servers is not supported with container.harness: false: servers work in the sandbox, and the agent outside of it")
 	}
 	for _, host := range c.ModelHosts {
 		if c.ConfineAgent.V == ConfineNever {

@@ -64,6 +64,7 @@ type Harness struct {
 	Skills          []Skill             `harness:"skills"`
 	Plugins         []Plugin            `harness:"plugins"`
 	Providers       Texts               `harness:"providers"`
+	MCPServers      []MCPServer         `harness:"mcp_servers"`
 	HostFiles       []HostFile          `harness:"host_files"`
 	Env             Env                 `harness:"env"`
 	PreScript       Text                `harness:"pre_script"`
@@ -134,6 +135,15 @@ type Plugin struct {
 
 // Name is the last element of the directory's path.
 func (p Plugin) Name() string { return filepath.Base(p.Path.V) }
+
+// MCPServer is an MCP server that the agent starts in the sandbox, behind a filter.
+type MCPServer struct {
+	Name    Text  `harness:"name"`
+	Command Texts `harness:"command"`
+	Allow   Texts `harness:"tools.allow"`
+	Deny    Texts `harness:"tools.deny"`
+	Pins    Text  `harness:"pins"` // a file; empty: nothing is pinned
+}
 
 // ValidationLoop configures the validation of output on the host.
 type ValidationLoop struct {

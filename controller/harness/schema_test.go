@@ -245,7 +245,7 @@ func goNames(v reflect.Type, where string, names []string, out map[string][]stri
 // a run.
 func TestKeysMarkedConsumedAreReadByTheCode(t *testing.T) {
 	read := map[string]bool{}
-	for _, dir := range []string{".", "..", "../provider", "../runtime", "../../cmd/agentctl"} {
+	for _, dir := range []string{".", "..", "../provider", "../runtime", "../servers", "../../cmd/agentctl"} {
 		selectors(t, dir, read)
 	}
 	names := map[string][]string{}

@@ -82,6 +82,7 @@ var (
 	stageRE    = lazy.Regexp(`^(pre_script|runtime|post_script|default)$`)
 	hostnameRE = lazy.Regexp(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$`)
 	endpointRE = lazy.Regexp(`^((\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
+	toolRE     = lazy.Regexp(`^[A-Za-z0-9_./][A-Za-z0-9_./-]{0,127}$`)
 	headerRE   = lazy.Regexp("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	userRE     = lazy.Regexp(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 	sourceRE   = lazy.Regexp(`^(/[^\n\r]*|[A-Za-z0-9][A-Za-z0-9_.-]*)$`)
@@ -90,6 +91,9 @@ var (
 	absoluteRE = lazy.Regexp(`^/[^\n\r]+$`)
 	noNewline  = lazy.Regexp(`^[^\n\r]*$`)
 )
+
+// toolText says what the name of a tool is.
+const toolText = "at most 128 letters, digits and _ - . /"
 
 // objectText says what a name in Kubernetes is.
 const objectText = "small letters, digits, - and ."
@@ -273,6 +277,17 @@ var pluginFields = []field{
 	}},
 }
 
+var serverFields = []field{
+	{name: "name", kind: kindText, required: true, format: format{pattern: nameRE, means: "letters, digits, _ and -"},
+		doc: "Name by which the agent knows the server."},
+	{name: "command", kind: kindList, required: true, doc: "Program of the server in the sandbox, with its arguments."},
+	{name: "tools", kind: kindStruct, doc: "Which of its tools the agent may use.", fields: []field{
+		{name: "allow", kind: kindList, format: format{pattern: toolRE, means: toolText}, doc: "Only these tools; all of them without it."},
+		{name: "deny", kind: kindList, format: format{pattern: toolRE, means: toolText}, doc: "Not these tools, also if they are allowed."},
+	}},
+	{name: "pins", kind: kindText, path: pathHost, doc: "File of 'agentctl mcp-pins' with the definitions that tools must have."},
+}
+
 // fields is the schema of a harness file, in the order it is rendered.
 var fields = []field{
 	{name: "version", kind: kindInt, private: true, limits: limits{min: 1, max: 1}, doc: "Version of this language; 1."},
@@ -329,6 +344,8 @@ var fields = []field{
 	}},
 	{name: "skills", kind: kindRefs, layered: true, identity: baseName, doc: "Directories with a SKILL.md.", fields: skillFields},
 	{name: "plugins", kind: kindRefs, identity: baseName, doc: "Plugin directories.", fields: pluginFields},
+	{name: "mcp_servers", kind: kindStructs, identity: serverName, doc: "MCP servers that the agent starts in the sandbox.",
+		fields: serverFields},
 	{
 		name:     "host_files",
 		kind:     kindStructs,

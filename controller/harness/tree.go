@@ -83,3 +83,6 @@ func cleanPath(t *tree, key string) string {
 	}
 	return ""
 }
+
+// serverName is the key of MCP servers.
+func serverName(t *tree) string { return t.dict["name"].text }

@@ -21,7 +21,7 @@ type claude struct{}
 func (claude) Name() string { return "claude" }
 
 func (claude) Traits() Traits {
-	return Traits{Program: "claude", Bridge: true, Model: true, Effort: true, Plugins: true, Hooks: true, Ends: true}
+	return Traits{Program: "claude", Bridge: true, Model: true, Effort: true, Plugins: true, Hooks: true, Servers: true, Ends: true}
 }
 
 func (claude) Check(in Invocation) error {
@@ -86,12 +86,27 @@ func (claude) Files(in Invocation) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []File{
+	files := []File{
 		{Dest: claudeSettings(in), Data: settings, Mode: 0o644},
 		{Dest: path.Join(layout.ConfigDir, "settings.json"), Data: []byte("{}\n"), Mode: 0o644},
 		{Dest: path.Join(layout.ConfigDir, ".claude-plugin", "plugin.json"), Data: manifest, Mode: 0o644},
-	}, nil
+	}
+	if len(in.Servers) > 0 {
+		servers := map[string]any{}
+		for _, s := range in.Servers {
+			servers[s.Name] = map[string]any{"type": "stdio", "command": s.Argv[0], "args": s.Argv[1:]}
+		}
+		data, err := json.MarshalIndent(map[string]any{"mcpServers": servers}, "", "  ")
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, File{Dest: claudeServers, Data: append(data, '\n'), Mode: 0o644})
+	}
+	return files, nil
 }
+
+// claudeServers is the file with the MCP servers of a run.
+const claudeServers = layout.RuntimeDir + "/servers.json"
 
 // claudeManifest makes a directory a plugin with one agent.
 func claudeManifest(in Invocation) ([]byte, error) {
@@ -175,6 +190,9 @@ func (c claude) Command(in Invocation) (Command, error) {
 		"--dangerously-skip-permissions",
 		"--strict-mcp-config",
 	)
+	if len(in.Servers) > 0 {
+		argv = append(argv, "--mcp-config", claudeServers)
+	}
 	for _, dir := range in.Plugins {
 		argv = append(argv, "--plugin-dir", dir)
 	}

@@ -162,9 +162,12 @@ func FuzzClaudeStream(f *testing.F) {
 func TestTheCommandOfClaude(t *testing.T) {
 	in := Invocation{
 		Agent: "fixer", Directories: Directories{RepoDir: "/sandbox/workspace/app"},
-		Plugins: []string{"/sandbox/claude-config/plugins/lsp"}, Model: "opus", Effort: "high", Argv: []string{"/opt/claude", "--debug"},
+		Model: "opus", Effort: "high", Argv: []string{"/opt/claude", "--debug"},
 		Feedback: Feedback{File: "/f", Text: "--not an option"}, Iteration: 2,
-		Hooks: []Hook{{Tools: "Bash|Edit", Argv: []string{"/usr/lib/agentsh/agentsh", "hook", "it's"}}, {After: true, Argv: []string{"/h"}}},
+		Started: Started{
+			Plugins: []string{"/sandbox/claude-config/plugins/lsp"},
+			Hooks:   []Hook{{Tools: "Bash|Edit", Argv: []string{"/usr/lib/agentsh/agentsh", "hook", "it's"}}, {After: true, Argv: []string{"/h"}}},
+		},
 	}
 	c, err := claude{}.Command(in)
 	if err != nil {

@@ -19,7 +19,7 @@ func init() { register(codex{}) }
 func (codex) Name() string { return "codex" }
 
 func (codex) Traits() Traits {
-	return Traits{Program: "codex", Model: true, Effort: true, Hooks: true, Ends: true}
+	return Traits{Program: "codex", Model: true, Effort: true, Hooks: true, Servers: true, Ends: true}
 }
 
 func (codex) Check(in Invocation) error {
@@ -79,6 +79,13 @@ func (c codex) Command(in Invocation) (Command, error) {
 		return Command{}, err
 	}
 	settings = append(settings, hooks...)
+	for _, s := range in.Servers {
+		args := make([]string, len(s.Argv)-1)
+		for i, a := range s.Argv[1:] {
+			args[i] = tomlString(a)
+		}
+		settings = append(settings, "mcp_servers."+s.Name+"={command="+tomlString(s.Argv[0])+", args=["+strings.Join(args, ", ")+"]}")
+	}
 	if in.Effort != "" {
 		settings = append(settings, "model_reasoning_effort="+tomlString(in.Effort))
 	}

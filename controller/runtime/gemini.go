@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -21,7 +22,9 @@ func init() { register(gemini{}) }
 
 func (gemini) Name() string { return "gemini" }
 
-func (gemini) Traits() Traits { return Traits{Program: "gemini", Model: true, Hooks: true, Ends: true} }
+func (gemini) Traits() Traits {
+	return Traits{Program: "gemini", Model: true, Hooks: true, Servers: true, Ends: true}
+}
 
 func (gemini) Check(in Invocation) error {
 	if _, err := in.instructions(); err != nil {
@@ -70,10 +73,19 @@ func geminiHooks(in Invocation) (map[string]any, error) {
 			hooks[event] = []any{map[string]any{"hooks": calls}}
 		}
 	}
-	if len(hooks) == 0 {
-		return geminiSettings, nil
-	}
 	all := maps.Clone(geminiSettings)
+	if len(in.Servers) > 0 {
+		servers := map[string]any{}
+		for _, s := range in.Servers {
+			servers[s.Name] = map[string]any{"command": s.Argv[0], "args": s.Argv[1:], "trust": true}
+		}
+		all["mcpServers"] = servers
+		all["admin"] = map[string]any{"extensions": off}
+		all["mcp"] = map[string]any{"serverCommand": "", "allowed": in.serverNames()}
+	}
+	if len(hooks) == 0 {
+		return all, nil
+	}
 	all["hooksConfig"], all["hooks"] = map[string]any{"enabled": true}, hooks
 	return all, nil
 }
@@ -149,7 +161,7 @@ func (gemini) Hidden(in Invocation) []string {
 func (g gemini) Command(in Invocation) (Command, error) {
 	argv := append(in.program(g.Traits()), "--output-format", "stream-json",
 		"--approval-mode", "yolo", // nobody answers, and the run has its own sandbox
-		"--skip-trust", "--extensions", "none", "--allowed-mcp-server-names", noServer)
+		"--skip-trust", "--extensions", "none", "--allowed-mcp-server-names", cmp.Or(strings.Join(in.serverNames(), ","), noServer))
 	if in.Model != "" {
 		argv = append(argv, "--model", in.Model)
 	}

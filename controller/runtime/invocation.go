@@ -152,6 +152,15 @@ func notEmpty(text string) (string, error) {
 	return text, nil
 }
 
+// serverNames are the names of the MCP servers.
+func (in Invocation) serverNames() []string {
+	var names []string
+	for _, s := range in.Servers {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
 // jsonString quotes a text as a JSON string.
 func jsonString(text string) string {
 	var b bytes.Buffer

@@ -21,7 +21,7 @@ func init() { register(opencode{}) }
 func (opencode) Name() string { return "opencode" }
 
 func (opencode) Traits() Traits {
-	return Traits{Program: "opencode", Model: true, Hooks: true, Ends: true}
+	return Traits{Program: "opencode", Model: true, Hooks: true, Servers: true, Ends: true}
 }
 
 func (o opencode) Check(in Invocation) error {
@@ -120,6 +120,13 @@ func (opencode) config(in Invocation) (string, error) {
 	}
 	if len(in.Hooks) > 0 {
 		config["plugin"] = []string{"file://" + opencodePluginFile}
+	}
+	if len(in.Servers) > 0 {
+		servers := map[string]any{}
+		for _, s := range in.Servers {
+			servers[s.Name] = map[string]any{"type": "local", "command": s.Argv, "enabled": true}
+		}
+		config["mcp"] = servers
 	}
 	if in.Model != "" {
 		config["model"], config["small_model"] = in.Model, in.Model

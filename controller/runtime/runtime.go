@@ -63,6 +63,7 @@ type Traits struct {
 	Effort  bool   // has an option for the reasoning effort
 	Plugins bool   // loads plugins
 	Hooks   bool   // calls hooks around its tools
+	Servers bool   // starts MCP servers
 	Ends    bool   // reports its end by an [EventResult]; without one it failed
 }
 
@@ -79,6 +80,12 @@ type Hook struct {
 	After bool     // runs after the call; otherwise before
 	Tools string   // names of tools, a|b; empty: all
 	Argv  []string // reads the call from stdin; exit status 2 denies the call
+}
+
+// Server is an MCP server on standard input and output.
+type Server struct {
+	Name string
+	Argv []string
 }
 
 // Parser receives the output of a program as it is written. Its methods may be
@@ -99,14 +106,20 @@ type Invocation struct {
 	Model      string
 	Effort     string
 	Skills     []string // names of directories below ConfigDir/skills
-	Plugins    []string // directories below ConfigDir
 	Directories
-	Feedback  Feedback // of the validator; empty in the first iteration
-	Hooks     []Hook
+	Feedback Feedback // of the validator; empty in the first iteration
+	Started
 	RunID     string
 	Iteration int       // from 1
 	Deadline  time.Time // of this iteration
 	Vars      []string  // TRACEPARENT and other variables of the run, NAME=value
+}
+
+// Started are programs that the agent's program starts by itself.
+type Started struct {
+	Plugins []string // directories below ConfigDir
+	Hooks   []Hook
+	Servers []Server // MCP servers
 }
 
 // Directories are those of the repository that the agent works on.

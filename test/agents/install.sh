@@ -22,3 +22,5 @@ npm_program claude @anthropic-ai/claude-code 2.1.197
 npm_program codex @openai/codex 0.169.0
 npm_program gemini @google/gemini-cli 0.61.0
 npm_program opencode opencode-ai 1.18.33
+npm_program mcp-filesystem @modelcontextprotocol/server-filesystem 2026.8.31
+npm_program mcp-everything @modelcontextprotocol/server-everything 2026.8.31
