@@ -35,8 +35,12 @@ func sideOptions(r *run) agenthost.Options {
 	h, in := r.plan.harness, r.program.invocation
 	rt, _ := r.program.runtime.(runtime.Outsider) // newProgram has checked it
 	search, _ := lookupIn(r.o.Environ)("PATH")
+	credentials := r.plan.agent
+	if r.plan.helped != nil {
+		credentials = r.plan.helped.ofAgent()
+	}
 	o := agenthost.Options{
-		Runtime: rt, Argv: in.Argv, Search: search, RunID: r.result.RunID, Env: map[string]string{}, Credentials: r.plan.agent,
+		Runtime: rt, Argv: in.Argv, Search: search, RunID: r.result.RunID, Env: map[string]string{}, Credentials: credentials,
 		Session: r.o.Agent.Session, Must: h.Container.ConfineAgent.V == harness.ConfineAlways, Hooks: len(in.Hooks) > 0, Files: r.program.besides,
 		Scratch: filepath.Join(r.journal.dir.Work(), "agent"),
 	}
@@ -77,14 +81,29 @@ func openSide(r *run, ctx context.Context) error { //nolint:revive // a step
 	about := side.About()
 	r.result.AgentHost = &about
 	if about.Session {
-		return nil
+		return followSide(ctx, r.plan, side)
 	}
 	if len(r.program.hooks.Active) > 0 {
 		r.program.dropHooks()
 		r.result.Hooks = r.program.hooks
 	}
+	if h := r.plan.helped; h != nil && h.expires() && len(h.ofAgent()) > 0 {
+		r.progress.warn("the credentials of the agent's program expire, and without a session they are not renewed; " +
+			"confine_agent: always refuses to run without one")
+	}
 	r.progress.warn("the agent's program %s runs on this host without a session of its own, with the rights of its user: %s",
 		about.Program, about.Why)
+	return nil
+}
+
+// followSide renews the credentials of the agent's program in its session.
+func followSide(ctx context.Context, p plan, side *agenthost.Side) error {
+	if p.helped == nil || !p.helped.expires() {
+		return nil
+	}
+	if err := p.helped.follow(ctx, side); err != nil {
+		return fail(ExitSandbox, "", fmt.Errorf("credentials of the agent's program: %w", err))
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"agentsh/controller/agenthost"
 	"agentsh/controller/provider"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/wire"
@@ -19,29 +20,51 @@ type helped struct {
 	run     func(context.Context, provider.Helper) (provider.Printed, error)
 
 	mu      sync.Mutex
-	list    []wire.Credential // all of the run
+	list    []wire.Credential      // all of the sandbox
+	agent   []agenthost.Credential // of the agent's program on the host
+	side    renewer                // that program's session; nil: there is none
 	printed map[string]provider.Printed
 	renewed map[string]int // by provider
 	failing map[string]string
 }
 
-// newHelped prepares the helpers of a run. list has all credentials of the run.
-func newHelped(
-	helpers []provider.Helper,
-	list []wire.Credential,
-	run func(context.Context, provider.Helper) (provider.Printed, error),
-) *helped {
+// newHelped prepares the helpers of a run, for all credentials of its plan.
+func newHelped(helpers []provider.Helper, of plan, run func(context.Context, provider.Helper) (provider.Printed, error)) *helped {
 	return &helped{
-		helpers: helpers, run: run, list: slices.Clone(list), printed: map[string]provider.Printed{}, renewed: map[string]int{},
+		helpers: helpers, run: run, list: slices.Clone(of.credentials), agent: slices.Clone(of.agent),
+		printed: map[string]provider.Printed{}, renewed: map[string]int{},
 		failing: map[string]string{},
 	}
 }
 
-// current are all credentials of the run with their values of now.
+// current are all credentials of the sandbox with their values of now.
 func (h *helped) current() []wire.Credential {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.list)
+}
+
+// ofAgent are the credentials of the agent's program on the host, with their values of now.
+func (h *helped) ofAgent() []agenthost.Credential {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.agent)
+}
+
+// follow renews the values of the agent's program on the host in its session from now on; nil: no longer. The
+// session gets the values of now: they may have changed since it was made.
+func (h *helped) follow(ctx context.Context, side renewer) error {
+	h.mu.Lock()
+	h.side = side
+	var values []wire.CredentialValue
+	for _, c := range h.agent {
+		values = append(values, wire.CredentialValue{Name: c.Name, Value: c.Value})
+	}
+	h.mu.Unlock()
+	if side == nil || len(values) == 0 {
+		return nil
+	}
+	return side.Renew(ctx, values)
 }
 
 // fetch gets the first values.
@@ -56,21 +79,30 @@ func (h *helped) fetch(ctx context.Context) error {
 	return nil
 }
 
-// set stores the values of a helper.
-func (h *helped) set(one provider.Helper, p provider.Printed) []wire.CredentialValue {
+// set stores the values of a helper. It returns those of the sandbox, and those of the agent's program on the
+// host.
+func (h *helped) set(one provider.Helper, p provider.Printed) (inside, outside []wire.CredentialValue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.printed[one.Provider] = p
-	var out []wire.CredentialValue
 	for i := range h.list {
-		for _, name := range one.Names {
-			if c := &h.list[i]; c.Name == one.Provider+"."+name {
-				c.Value = p.Values[name]
-				out = append(out, wire.CredentialValue{Name: c.Name, Value: c.Value})
-			}
+		inside = append(inside, newValue(&h.list[i], one, p)...)
+	}
+	for i := range h.agent {
+		outside = append(outside, newValue(&h.agent[i].Credential, one, p)...)
+	}
+	return inside, outside
+}
+
+// newValue changes a credential if a helper printed its value, and returns that.
+func newValue(c *wire.Credential, one provider.Helper, p provider.Printed) []wire.CredentialValue {
+	for _, name := range one.Names {
+		if c.Name == one.Provider+"."+name {
+			c.Value = p.Values[name]
+			return []wire.CredentialValue{{Name: c.Name, Value: c.Value}}
 		}
 	}
-	return out
+	return nil
 }
 
 // helperFailure is the failure of a run whose helper gave no values. One that failed may succeed later;
@@ -81,7 +113,7 @@ func helperFailure(err error) error {
 		return err
 	}
 	if of.Bad {
-		return badConfig("see doc/credentials.md for what it has to print", "%w", err)
+		return badConfig("see Providers in doc/harness.md for what it has to print", "%w", err)
 	}
 	return fail(ExitSandbox, "run it by hand, with the variables of this process", err)
 }
@@ -178,10 +210,18 @@ func (h *helped) renewOne(ctx context.Context, one provider.Helper, to renewer, 
 func (h *helped) renewNow(ctx context.Context, one provider.Helper, to renewer) error {
 	got, err := h.run(ctx, one)
 	if err == nil {
-		values := h.set(one, got)
+		inside, outside := h.set(one, got)
 		sending, cancel := context.WithTimeout(ctx, renewTime)
 		defer cancel()
-		err = to.Renew(sending, values)
+		h.mu.Lock()
+		side := h.side
+		h.mu.Unlock()
+		if len(inside) > 0 {
+			err = to.Renew(sending, inside)
+		}
+		if len(outside) > 0 && side != nil {
+			err = errors.Join(err, side.Renew(sending, outside))
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

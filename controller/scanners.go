@@ -70,6 +70,9 @@ func (p plan) secrets() []string {
 	for _, c := range p.credentials {
 		out = append(out, c.Value)
 	}
+	for _, c := range p.agent {
+		out = append(out, c.Value)
+	}
 	for name, v := range p.values.Sandbox {
 		if secretName().MatchString(name) && !strings.HasPrefix(v.V, placeholderPrefix) {
 			out = append(out, v.V)

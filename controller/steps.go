@@ -112,7 +112,7 @@ func (r *run) expand(context.Context) (err error) {
 	}
 	r.plan.unpinned = r.o.Agent.Unpinned
 	if helpers := provider.Helpers(r.plan.harness); len(helpers) > 0 {
-		r.plan.helped = newHelped(helpers, r.plan.credentials, helperRunner(r.o.Caller))
+		r.plan.helped = newHelped(helpers, r.plan, helperRunner(r.o.Caller))
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (r *run) fetchCredentials(ctx context.Context) error {
 	if err := r.plan.helped.fetch(ctx); err != nil {
 		return err
 	}
-	r.plan.credentials = r.plan.helped.current()
+	r.plan.credentials, r.plan.agent = r.plan.helped.current(), r.plan.helped.ofAgent()
 	r.plan.spec.Credentials = r.plan.credentials
 	return nil
 }
@@ -506,6 +506,9 @@ func (r *run) deliver(ctx context.Context) error {
 	}
 	if err := addAudit(ctx, r.box.sandbox, r.results, r.counts); err != nil {
 		return err
+	}
+	if r.plan.helped != nil {
+		_ = r.plan.helped.follow(ctx, nil) // its session ends: it sends nothing
 	}
 	err := r.box.closeSide(ctx, r.journal, r.results, &r.result)
 	if err != nil {

@@ -80,6 +80,17 @@ type Side struct {
 	answer   []byte // of the program, to its runtime's question
 }
 
+// Renew replaces the values of credentials in the session. It may be called by any goroutine after Open.
+func (s *Side) Renew(ctx context.Context, values []wire.CredentialValue) error {
+	to, can := s.box.(interface {
+		Renew(ctx context.Context, values []wire.CredentialValue) error
+	})
+	if !can {
+		return errors.New("the session of the agent's program cannot renew credentials")
+	}
+	return to.Renew(ctx, values)
+}
+
 // SessionDir is the directory of the program in its session.
 const SessionDir = layout.Sandbox + "/agent"
 

@@ -125,3 +125,19 @@ func TestCodexOnTheHostFixesABug(t *testing.T) {
 		t.Errorf("%+v %+v", host, r.Usage)
 	}
 }
+
+// TestTheKeyOfAnAgentOnTheHostComesFromAProgram has Claude Code on the host, whose provider is a program: only the model's API
+// sees what it prints.
+func TestTheKeyOfAnAgentOnTheHostComesFromAProgram(t *testing.T) {
+	h := claude(t, "model: sonnet\n")
+	h.Env = "CLAUDE_CODE_MAX_RETRIES: \"0\"\n"
+	h.Provider = "credentials: {ANTHROPIC_API_KEY: command}\ncommand: [key.sh]\nheader: X-Api-Key\n"
+	w := newOnHost(t, h, "ANTHROPIC_BASE_URL", fakemodel.Turns(fakemodel.Turn{Say: "There is nothing to do."}))
+	w.write("key.sh", "#!/bin/sh\nprintf '{\"value\": \"%s\"}\\n' \"$MODEL_KEY\"\n", 0o755)
+	w.write("providers/model.yaml", strings.Replace(w.read("providers/model.yaml"), "[key.sh]", "["+w.path("key.sh")+"]", 1), 0o644)
+	r, code := w.run()
+	if code != 0 || len(w.model.Requests()) == 0 {
+		t.Fatalf("exit %d: %s %+v", code, r.Status, r.Error)
+	}
+	w.checkKey()
+}
