@@ -1,6 +1,7 @@
 package sandboxcmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,11 @@ the SSH server of a sandbox. 'agentctl ssh-config' prints the settings of ssh fo
 			if err != nil {
 				return err
 			}
-			if err := connect(cmd, one); err != nil {
+			err = connect(cmd, one)
+			if by := (controller.Interrupted{}); errors.As(context.Cause(cmd.Context()), &by) {
+				return &output.Failure{Code: 128 + int(by.Signal)} // ssh ends its ProxyCommand by SIGHUP, and shows what that prints
+			}
+			if err != nil {
 				return &output.Failure{Code: controller.ExitSandbox, Err: err}
 			}
 			return nil
