@@ -36,7 +36,7 @@ check: lint race cross ## all checks for a change: about 10 minutes
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unused code
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/arm64/*.sh test/kernels/*.sh test/places/*.sh test/platforms/*.sh test/agents/*.sh test/ordinary/*.sh test/cluster/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/arm64/*.sh test/kernels/*.sh test/vm/*.sh test/places/*.sh test/platforms/*.sh test/agents/*.sh test/ordinary/*.sh test/cluster/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 tidy:
@@ -279,6 +279,13 @@ KERNELS ?= 5.10 6.1 6.12 newest
 kernels: build ## the demo and the README's session on Debian's kernels, in virtual machines: an hour
 	packaging/deps.sh places
 	$(AS_ROOT) env GO="$(GO)" test/kernels/run.sh $(KERNELS)
+
+# Machines of the backend vm, each a sandbox. Emulated: 2 minutes each.
+VM_KERNELS ?= 6.1 6.12
+.PHONY: vm
+vm: build ## sandboxes in virtual machines of qemu, with kernels of Debian: 10 minutes
+	packaging/deps.sh places
+	$(AS_ROOT) env GO="$(GO)" test/vm/run.sh $(VM_KERNELS)
 
 # Tests of sessions with both engines and the corpus, in virtual machines of arm64. ARM64 names some of the
 # parts, as in ARM64=supervisor/notify:trace. ARM64_KERNEL=trixie/linux-image-arm64-16k has pages of 16 KiB.

@@ -82,6 +82,7 @@ var ranks = map[string]int{
 	"controller/sandbox/remote":      3, // keeps its files on this host as local does
 	"controller/sandbox/docker":      4, // a container for each sandbox, in which remote makes it
 	"controller/vmimage":             2, // what virtual machines boot from; starts none
+	"controller/sandbox/vm":          4, // a virtual machine for each sandbox, in which remote makes it
 	"controller/sandbox/kubernetes":  4, // a pod for each sandbox, in which remote makes it
 	"controller/sandbox/sandboxtest": 3, // what every backend must pass; reads audit logs
 	"controller/sandbox/host":        1,
@@ -189,6 +190,7 @@ var owners = map[string][]string{
 		"supervisor/launch",
 		"controller/sandbox/local",
 		"controller/sandbox/remote",
+		"controller/sandbox/vm",
 		"controller/sandbox/host",
 		"controller/mcpfilter", // starts a server inside the sandbox, where the policy judges it
 		"internal/testenv",

@@ -43,11 +43,11 @@ neither root nor another program. Of a directory it must be able to read all fil
 
 The kernel is one that a package of a distribution installs, or another one that has
 virtio, FUSE, overlayfs and virtual sockets or virtio-serial: see doc/platforms/vm.md.`,
-		Example: "  agentctl image build app.tar --kernel /boot/vmlinuz-6.12.0-cloud-amd64 --output images/app",
+		Example: "  agentctl image build app.tar --kernel /boot/vmlinuz-6.12.0-cloud-amd64 --to images/app",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Kernel == "" || o.Output == "" {
-				return errors.New("name the kernel with --kernel, and the directory of the image with --output")
+				return errors.New("name the kernel with --kernel, and the directory of the image with --to")
 			}
 			if len(args) > 0 {
 				o.Source = args[0]
@@ -63,7 +63,7 @@ virtio, FUSE, overlayfs and virtual sockets or virtio-serial: see doc/platforms/
 	flags.StringVar(&o.Kernel, "kernel", "", "`FILE` of the kernel, such as /boot/vmlinuz-VERSION")
 	flags.StringVar(&o.Modules, "modules", "",
 		"`DIR` of its modules (default: /lib/modules/VERSION, where the kernel's own directory has one)")
-	flags.StringVar(&o.Output, "output", "", "`DIR` to make")
+	flags.StringVar(&o.Output, "to", "", "`DIR` to make")
 	flags.BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }

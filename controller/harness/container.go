@@ -11,6 +11,7 @@ import (
 var (
 	engines  = []string{"docker", "podman"}
 	clusters = []string{"kubernetes"}
+	machines = []string{"vm"}
 )
 
 // NotOf are the settings of a container and a pod that a backend would ignore, or cannot
@@ -28,9 +29,15 @@ func (h *Harness) NotOf(backend string, s Severity) Problems {
 			add(at, key+": the backend "+backend+" makes no pod", "write backend: kubernetes, or run with --backend")
 		}
 	}
-	if !isCluster && !slices.Contains(engines, backend) {
-		for key, at := range given(reflect.ValueOf(h.Container.own()), "container") {
-			add(at, key+": the backend "+backend+" makes no container", "write backend: docker, podman or kubernetes, or run with --backend")
+	switch own := h.Container.own(); {
+	case slices.Contains(machines, backend):
+		own.MemoryMB, own.CPUs, own.DiskMB, own.Network = Value[int]{}, Value[float64]{}, Value[int]{}, Text{}
+		for key, at := range given(reflect.ValueOf(own), "container") {
+			add(at, key+": a virtual machine has none", "leave it out; resource_limits of the policy limit processes")
+		}
+	case !isCluster && !slices.Contains(engines, backend):
+		for key, at := range given(reflect.ValueOf(own), "container") {
+			add(at, key+": the backend "+backend+" makes no container", "write backend: docker, podman, kubernetes or vm, or run with --backend")
 		}
 	}
 	if isCluster {

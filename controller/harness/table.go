@@ -371,7 +371,7 @@ var fields = []field{
 	{name: "sandbox_timeout_seconds", kind: kindInt, limits: limits{max: 86400},
 		doc: "Seconds the sandbox may take to be ready; 0: the default."},
 	{name: "backend", kind: kindText, private: true, format: format{values: []string{"local", "exec", "ssh", "socket", "docker", "podman",
-		"kubernetes"}},
+		"kubernetes", "vm"}},
 		doc: "Where the sandbox is; --backend has precedence."},
 	{name: "connect", kind: kindText, private: true,
 		doc: "Address of the place for backend: ssh://USER@HOST, exec:PROGRAM ARGUMENT..., one of a socket, or of an engine."},

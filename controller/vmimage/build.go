@@ -33,7 +33,7 @@ const maxDisk = 64 << 30
 // needs no root.
 func Build(ctx context.Context, o BuildOptions) (_ Image, err error) {
 	if _, err := os.Lstat(o.Output); err == nil {
-		return Image{}, fmt.Errorf("%s exists: remove it, or name another directory with --output", o.Output)
+		return Image{}, fmt.Errorf("%s exists: remove it, or name another directory with --to", o.Output)
 	}
 	kernel, err := OpenKernel(o.Kernel)
 	if err != nil {

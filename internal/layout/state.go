@@ -158,6 +158,9 @@ func (s State) Batches() string { return filepath.Join(string(s), "batches") }
 // Sandboxes is the state of agentctl's local backend.
 func (s State) Sandboxes() string { return filepath.Join(string(s), "sandboxes") }
 
+// Machines holds one directory for each virtual machine of agentctl.
+func (s State) Machines() string { return filepath.Join(string(s), "machines") }
+
 // Lock is the file that orders agentctl's changes of [State.Runs] and [State.Sandboxes].
 func (s State) Lock() string { return filepath.Join(string(s), "lock") }
 

@@ -56,6 +56,9 @@ func (s Dir) Batches() string { return s.state.Batches() }
 // Sandboxes returns the directory of the local backend.
 func (s Dir) Sandboxes() string { return s.state.Sandboxes() }
 
+// Machines is [layout.State.Machines]. It is made when it is needed.
+func (s Dir) Machines() string { return s.state.Machines() }
+
 // lockWait is how long Lock waits. Nobody holds the lock that long, unless it was
 // stopped.
 const lockWait = 10 * time.Second

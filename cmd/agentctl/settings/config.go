@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"agentsh/controller/sandbox/vm"
 	"agentsh/controller/webhook"
 	"agentsh/internal/strictyaml"
 )
@@ -32,6 +34,9 @@ type config struct {
 	images  map[string]string // path of the root file system, by name
 	webhook string            // URL
 	keyFile string            // of the webhook
+	machine vm.Machine        // virtual machines
+
+	hasMachine bool
 }
 
 // readConfig reads the configuration files. The user's file wins over the machine's.
@@ -45,6 +50,9 @@ func readConfig() (config, error) {
 		maps.Copy(c.images, of.images)
 		if of.webhook != "" {
 			c.webhook, c.keyFile = of.webhook, of.keyFile
+		}
+		if of.hasMachine {
+			c.machine = of.machine
 		}
 	}
 	return c, nil
@@ -75,6 +83,7 @@ func readConfigFile(name string) (config, error) {
 			},
 			"images":    func(n *strictyaml.Node) { r.images(n, c.images) },
 			"approvals": func(n *strictyaml.Node) { r.approvals(n, &c) },
+			"vm":        func(n *strictyaml.Node) { r.vm(n, &c) },
 		})
 	}
 	if len(problems) > 0 {
@@ -112,6 +121,60 @@ func (r *configReader) approvals(n *strictyaml.Node, c *config) {
 	if whole && (c.webhook == "" || c.keyFile == "") {
 		r.Fail(n, "write approvals: {webhook: URL, key_file: FILE}", "webhook and key_file of approvals go together")
 	}
+}
+
+// vm reads the virtual machines of this host.
+func (r *configReader) vm(n *strictyaml.Node, c *config) {
+	m := &c.machine
+	c.hasMachine = true
+	r.Fields(n, "vm", map[string]func(*strictyaml.Node){
+		"driver": func(n *strictyaml.Node) {
+			if i, ok := r.Word(n, "driver", vm.Drivers); ok {
+				m.Driver = vm.Drivers[i]
+			}
+		},
+		"program":   func(n *strictyaml.Node) { m.Program = r.path(n, "the program") },
+		"kernel":    func(n *strictyaml.Node) { m.Kernel = r.path(n, "the kernel") },
+		"modules":   func(n *strictyaml.Node) { m.Modules = r.path(n, "the modules") },
+		"memory_mb": func(n *strictyaml.Node) { m.MemoryMB, _ = r.Int(n, 128, 1<<22) },
+		"cpus": func(n *strictyaml.Node) {
+			cpus, _ := r.Int(n, 1, 256)
+			m.CPUs = int(cpus)
+		},
+		"emulate": func(n *strictyaml.Node) { m.Emulate, _ = r.Bool(n) },
+		"network": func(n *strictyaml.Node) { m.Network = r.network(n) },
+	})
+}
+
+// network reads an interface of this host for a virtual machine.
+func (r *configReader) network(n *strictyaml.Node) *vm.Network {
+	var out vm.Network
+	whole := r.Fields(n, "network", map[string]func(*strictyaml.Node){
+		"tap": func(n *strictyaml.Node) { out.TAP, _ = r.Text(n) },
+		"address": func(n *strictyaml.Node) {
+			out.Address, _ = r.Text(n)
+			if _, err := netip.ParsePrefix(out.Address); err != nil {
+				r.Fail(n, "write it as 172.16.0.2/30", "address %q: no address with the length of its prefix", out.Address)
+			}
+		},
+		"gateway": func(n *strictyaml.Node) { out.Gateway = r.address(n) },
+		"dns": func(n *strictyaml.Node) {
+			r.Items(n, func(item *strictyaml.Node) { out.DNS = append(out.DNS, r.address(item)) })
+		},
+	})
+	if whole && (out.TAP == "" || out.Address == "") {
+		r.Fail(n, "write network: {tap: NAME, address: ADDRESS/BITS}", "network needs tap and address")
+	}
+	return &out
+}
+
+// address reads an IP address.
+func (r *configReader) address(n *strictyaml.Node) string {
+	text, _ := r.Text(n)
+	if _, err := netip.ParseAddr(text); err != nil {
+		r.Fail(n, "write it as 172.16.0.1", "%q is no IP address", text)
+	}
+	return text
 }
 
 // approvalFlags say who answers the questions of policies.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"agentsh/controller/sandbox/kubernetes"
 	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
+	"agentsh/controller/sandbox/vm"
 	"agentsh/internal/layout"
 	"agentsh/internal/socket"
 	"agentsh/internal/statedir"
@@ -33,10 +35,12 @@ type Placement struct {
 	Lease   time.Duration
 	Look    bool // Collect asks the place in any case
 	Flags   *pflag.FlagSet
+	images  map[string]string // path of an image, by the name in harnesses
 }
 
 // backends are the values of --backend.
-var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name, docker.NamePodman, kubernetes.Name}
+var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name, docker.NamePodman,
+	kubernetes.Name, vm.Name}
 
 // Add adds the flags to a command.
 func (f *Placement) Add(cmd *cobra.Command) {
@@ -84,6 +88,7 @@ type choosable struct {
 	state           statedir.Dir
 	agentsh, config string
 	lease           time.Duration
+	images          map[string]string
 
 	mu     sync.Mutex
 	chosen map[[3]string]sandbox.Backend // by name, address and file of the key
@@ -97,7 +102,7 @@ func (c *choosable) Choose(name, address, keyFile string) (sandbox.Backend, erro
 	if b := c.chosen[key]; b != nil {
 		return b, nil
 	}
-	of := Placement{Backend: name, Connect: address, Key: keyFile, Lease: c.lease}
+	of := Placement{Backend: name, Connect: address, Key: keyFile, Lease: c.lease, images: c.images}
 	if err := of.check(c.config); err != nil {
 		return nil, err
 	}
@@ -135,6 +140,10 @@ func (f Placement) check(config string) error {
 		return wrong("put "+layout.Config+" into the image, or mount it", "--agentsh-config: the configuration of the image applies there")
 	case f.Backend == kubernetes.Name:
 		return nil
+	case f.Backend == vm.Name && (f.Connect != "" || f.Key != ""):
+		return wrong("write vm: {driver: NAME} in agentctl.yaml", "--connect and --connect-key: a virtual machine is on this machine")
+	case f.Backend == vm.Name:
+		return nil
 	case f.Connect == "":
 		return wrong("see doc/remote.md", "backend %s needs an address: write --connect, or connect in the harness", name)
 	case config != "":
@@ -156,7 +165,7 @@ func (f Placement) open(state statedir.Dir, agentsh, config string) (sandbox.Bac
 			return b, nil
 		}
 		return &choosable{
-			Backend: b, state: state, agentsh: agentsh, config: config, lease: f.Lease, chosen: map[[3]string]sandbox.Backend{},
+			Backend: b, state: state, agentsh: agentsh, config: config, lease: f.Lease, images: f.images, chosen: map[[3]string]sandbox.Backend{},
 		}, nil
 	}
 	if f.isEngine() {
@@ -177,9 +186,29 @@ func (f Placement) open(state statedir.Dir, agentsh, config string) (sandbox.Bac
 		}
 		return b, nil
 	}
+	if f.Backend == vm.Name {
+		return f.openMachines(state, agentsh, config)
+	}
 	b, err := remote.Open(f.Backend, f.Connect, f.Key, remote.Config{State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look})
 	if err != nil {
 		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: errors.Join(err), Hint: "see doc/remote.md"}
+	}
+	return b, nil
+}
+
+// openMachines makes the backend of virtual machines, as the configuration describes them.
+func (f Placement) openMachines(state statedir.Dir, agentsh, operator string) (sandbox.Backend, error) {
+	c, err := readConfig()
+	if err != nil {
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err}
+	}
+	images := maps.Clone(c.images)
+	maps.Copy(images, f.images)
+	b, err := vm.Open(vm.Config{
+		Machine: c.machine, Images: images, State: state, Agentsh: agentsh, Operator: operator, Lease: f.Lease, Look: f.Look,
+	})
+	if err != nil {
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "see doc/platforms/vm.md"}
 	}
 	return b, nil
 }

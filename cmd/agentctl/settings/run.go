@@ -161,6 +161,7 @@ func (f *Run) Options(file string) (controller.Options, error) {
 	if err != nil {
 		return o, &output.Failure{Code: controller.ExitConfiguration, Err: err}
 	}
+	f.Place.images = images.Places
 	state, backend, err := f.Place.OpenState(f.Agentsh, f.Config)
 	if err != nil {
 		return o, err

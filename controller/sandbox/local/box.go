@@ -19,7 +19,6 @@ import (
 	"agentsh/controller/sandbox"
 	"agentsh/internal/channel"
 	"agentsh/internal/snapshot"
-	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
 
@@ -187,8 +186,7 @@ func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 // ended.
 func (b *box) introduce(ctx context.Context, read, write *os.File, message []byte) error {
 	var err error
-	b.dir.info.PID, b.dir.info.Boot = b.cmd.Process.Pid, statedir.BootID()
-	if b.dir.info.Start, err = startTime(b.cmd.Process.Pid); err != nil {
+	if b.dir.info.Process, err = ProcessOf(b.cmd.Process.Pid); err != nil {
 		return b.orCause(err)
 	}
 	if err := b.dir.writeInfo(); err != nil {

@@ -80,11 +80,9 @@ type info struct {
 	ID      string    `json:"id"`
 	RunID   string    `json:"run_id"`
 	Created time.Time `json:"created"`
-	Image   string    `json:"image,omitempty"`      // directory of its root file system
-	At      string    `json:"at,omitempty"`         // where the sandbox is, if not on this machine: see [Reserved]
-	PID     int       `json:"pid,omitempty"`        // the supervisor
-	Start   uint64    `json:"start_time,omitempty"` // its start time, proc(5) field 22
-	Boot    string    `json:"boot_id,omitempty"`    // in which it was started
+	Image   string    `json:"image,omitempty"` // directory of its root file system
+	At      string    `json:"at,omitempty"`    // where the sandbox is, if not on this machine: see [Reserved]
+	Process           // the supervisor
 }
 
 // directory is the directory of one sandbox.
@@ -256,7 +254,7 @@ func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
 // collect ends the supervisor of a sandbox and removes the sandbox. Its audit log is
 // moved to the record of the run. It returns false if another process removes it.
 func (d *directory) collect(ctx context.Context) (removed bool, err error) {
-	err = endProcess(ctx, d.info)
+	err = d.info.End(ctx)
 	if d.lease == nil && err != nil {
 		return false, err
 	}

@@ -409,7 +409,7 @@ func TestCollectDistinguishesTheSupervisorFromOtherProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := info{Version: 1, ID: "run-1", RunID: "run-1", PID: os.Getpid(), Start: start - 1}
+	other := info{Version: 1, ID: "run-1", RunID: "run-1", Process: Process{PID: os.Getpid(), Start: start - 1}}
 	if err := statedir.WriteJSON(filepath.Join(dir, "info.json"), other); err != nil {
 		t.Fatal(err)
 	}

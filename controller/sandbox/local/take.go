@@ -53,7 +53,7 @@ func openProcess(i info) (int, error) {
 	fd, err := unix.PidfdOpen(i.PID, 0)
 	if err == nil {
 		// Read after the descriptor is open: it then belongs to the same process, or there is none.
-		if !i.alive() {
+		if !i.Alive() {
 			err = errors.Join(unix.ESRCH, unix.Close(fd))
 		}
 	}
