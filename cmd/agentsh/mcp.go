@@ -33,7 +33,7 @@ one, which goes on. The policy judges each tool as it judges commands.
 
 agentctl serves the tools: it has to be installed beside agentsh. doc/mcp.md has the
 settings of agent programs.`,
-		Example: "  claude mcp add sandbox -- agentsh mcp -p agent-sandbox -w ~/src/app",
+		Example: "  claude mcp add sandbox -- agentsh mcp --policy agent-sandbox --workspace ~/src/app",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.serveTools(cmd.Context()) },
 	}
