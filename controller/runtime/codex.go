@@ -84,7 +84,8 @@ func (c codex) Command(in Invocation) (Command, error) {
 		for i, a := range s.Argv[1:] {
 			args[i] = tomlString(a)
 		}
-		settings = append(settings, "mcp_servers."+s.Name+"={command="+tomlString(s.Argv[0])+", args=["+strings.Join(args, ", ")+"]}")
+		settings = append(settings, "mcp_servers."+s.Name+"={command="+tomlString(s.Argv[0])+", args=["+strings.Join(args, ", ")+
+			"], startup_timeout_sec=60, tool_timeout_sec=86400}")
 	}
 	if in.Effort != "" {
 		settings = append(settings, "model_reasoning_effort="+tomlString(in.Effort))

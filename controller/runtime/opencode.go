@@ -124,7 +124,7 @@ func (opencode) config(in Invocation) (string, error) {
 	if len(in.Servers) > 0 {
 		servers := map[string]any{}
 		for _, s := range in.Servers {
-			servers[s.Name] = map[string]any{"type": "local", "command": s.Argv, "enabled": true}
+			servers[s.Name] = map[string]any{"type": "local", "command": s.Argv, "enabled": true, "timeout": 60000}
 		}
 		config["mcp"] = servers
 	}

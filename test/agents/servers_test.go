@@ -109,3 +109,33 @@ func TestToolsOfMCPServersArePinned(t *testing.T) {
 		t.Errorf("the refusal is not in the audit log: %+v", r.Refused)
 	}
 }
+
+// prefixes are what programs write before the names of a server's tools.
+var prefixes = map[string]string{"codex": "mcp__files__", "gemini": "mcp_files_", "opencode": "files_"}
+
+func TestOtherProgramsUseAnMCPServerInTheSandbox(t *testing.T) {
+	for _, p := range otherPrograms {
+		t.Run(p.runtime, func(t *testing.T) {
+			prefix := prefixes[p.runtime]
+			w := newOther(t, p, fakemodel.Turns(
+				call(prefix+"read_text_file", map[string]any{"path": repoInside + "/double.sh"}),
+				fakemodel.Turn{Say: "It adds 2."},
+			), filesServer(t, "    tools: {allow: [read_text_file]}\n"))
+			r, code := w.run()
+			if code != 0 {
+				t.Fatalf("exit %d: %s %+v", code, r.Status, r.Error)
+			}
+			if a := w.answer(0); !strings.Contains(a.Text, "echo $(($1 + 2))") {
+				t.Errorf("a tool that the harness allows: %+v", a)
+			}
+			for _, tool := range w.model.Requests()[0].Tools {
+				if strings.HasPrefix(tool, prefix) && tool != prefix+"read_text_file" {
+					t.Errorf("the model may use %s", tool)
+				}
+			}
+			if !strings.Contains(w.read("out/audit.jsonl"), `"mcp-call","files","read_text_file"]`) {
+				t.Error("the audit log does not have the call")
+			}
+		})
+	}
+}
