@@ -232,7 +232,9 @@ func (h *hostilePeer) files(ch ssh.Channel, first []byte) {
 	bad := h.bad("files." + req.Op)
 	out, listing, reply := chunks{ch}, []byte(nil), wire.FileReply{}
 	switch req.Op {
-	case wire.OpChanges, wire.OpList:
+	case wire.OpChanges: // a commit, which is then asked for
+		listing = []byte(`[{"path":"workspace/repo/.git/HEAD","kind":"modified"}]`)
+	case wire.OpList:
 		listing = []byte("[]")
 	case wire.OpStat:
 		reply.Info = &wire.FileInfo{Name: "a", Type: "dir"}
