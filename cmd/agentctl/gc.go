@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"agentsh/cmd/agentctl/output"
 	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
+	"agentsh/controller/provider"
 	"agentsh/internal/text"
 )
 
@@ -45,6 +47,9 @@ removes there what this user's runs left.`,
 			found, failed := controller.Collect(cmd.Context(), state, backend, controller.CollectOptions{
 				RunsOlderThan: time.Duration(days) * 24 * time.Hour, Images: settings.ImageCache(), DryRun: dryRun,
 			})
+			if gateway, err := settings.GatewayDir(); err == nil && !dryRun {
+				failed = errors.Join(failed, provider.CleanLocal(cmd.Context(), gateway))
+			}
 			if asJSON {
 				err = output.WriteJSON(cmd.OutOrStdout(), append([]controller.Collected{}, found...))
 			} else {

@@ -156,10 +156,11 @@ func (s *controllerStream) Close() error                      { return errors.Jo
 // has no shell and no cp.
 func newCopySelfCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    "copy-self FILE",
-		Short:  "Write this program to a file",
-		Hidden: true, // agentctl alone uses it
-		Args:   cobra.ExactArgs(1),
+		Use:     "copy-self FILE",
+		Short:   "Write this program to a file",
+		Example: "  agentsh copy-self /run/agentsh/agentsh",
+		Hidden:  true, // agentctl alone uses it
+		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := copySelf(args[0]); err != nil {
 				return failure.New(failure.Ours, fmt.Errorf("copy agentsh to %s: %w", args[0], err), "")
@@ -194,10 +195,11 @@ func copySelf(name string) error {
 // newSFTPCommand serves files in a sandbox. Sessions of ssh start it.
 func newSFTPCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    wire.CommandSFTP,
-		Short:  "Serve sftp on standard input and output",
-		Args:   cobra.NoArgs,
-		Hidden: true,
+		Use:     wire.CommandSFTP,
+		Short:   "Serve sftp on standard input and output",
+		Example: "  sftp -F box.config box  # starts it",
+		Args:    cobra.NoArgs,
+		Hidden:  true,
 		RunE: func(*cobra.Command, []string) error {
 			return failed(sshcommand.ServeFiles(os.Stdin, os.Stdout), "")
 		},
@@ -207,10 +209,11 @@ func newSFTPCommand() *cobra.Command {
 // newForwardCommand makes a connection in a sandbox. Sessions of ssh start it.
 func newForwardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    wire.CommandForward + " ADDRESS",
-		Short:  "Connect standard input and output to an address",
-		Args:   cobra.ExactArgs(1),
-		Hidden: true,
+		Use:     wire.CommandForward + " ADDRESS",
+		Short:   "Connect standard input and output to an address",
+		Example: "  ssh -F box.config -W localhost:8080 box  # starts it",
+		Args:    cobra.ExactArgs(1),
+		Hidden:  true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := sshcommand.Forward(cmd.Context(), args[0], os.Stdin, os.Stdout, os.Stderr)
 			if err != nil {

@@ -60,9 +60,7 @@ func newWorld(t *testing.T, n int, run func(ctx context.Context, name string, o 
 			w.events = append(w.events, text)
 		},
 		run: func(ctx context.Context, o controller.Options, runID string) (controller.Result, error) {
-			w.mu.Lock()
-			w.starts[o.Member.Name]++
-			w.mu.Unlock()
+			w.count(o.Member.Name)
 			now := time.Now().UTC()
 			r := run(ctx, o.Member.Name, o)
 			r.RunID, r.Started, r.Ended = runID, now, time.Now().UTC()
@@ -70,6 +68,13 @@ func newWorld(t *testing.T, n int, run func(ctx context.Context, name string, o 
 		},
 	}
 	return w
+}
+
+// count counts the starts of a run.
+func (w *world) count(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.starts[name]++
 }
 
 // start runs the batch and returns its end.
@@ -245,7 +250,7 @@ func TestADeadlineStopsRunsAndStartsNone(t *testing.T) {
 		}
 		w.o.Deadline = time.Hour
 		w.o.run = func(_ context.Context, o controller.Options, id string) (controller.Result, error) {
-			w.starts[o.Member.Name]++
+			w.count(o.Member.Name)
 			r := done()
 			r.RunID = id
 			return r, nil
@@ -342,7 +347,7 @@ func TestASignalStopsABatchThatCanBeResumed(t *testing.T) {
 			t.Error("it cannot be resumed")
 		}
 		w.o.run = func(_ context.Context, o controller.Options, id string) (controller.Result, error) {
-			w.starts[o.Member.Name]++
+			w.count(o.Member.Name)
 			r := done()
 			r.RunID = id
 			return r, nil

@@ -72,6 +72,19 @@ func OpenLocal(dir string) (*Local, error) {
 	return &Local{dir: dir, key: key}, nil
 }
 
+// CleanLocal removes what killed controllers left in the gateway in dir. A missing directory is no
+// error.
+func CleanLocal(ctx context.Context, dir string) error {
+	unlock, err := lock(ctx, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("clean the local gateway: %w", err)
+	}
+	return unlock()
+}
+
 // PeekLocal opens the gateway in dir for planning and writes nothing. A missing
 // directory has no providers.
 func PeekLocal(dir string) (*Local, error) {
