@@ -144,6 +144,9 @@ func (r *run) preflight(ctx context.Context) error {
 	if text := r.program.warning; text != "" {
 		r.progress.warn("%s", text)
 	}
+	if r.o.Agent.Outside != nil && !r.o.Agent.Unpinned && !r.program.servers.Empty() {
+		r.progress.warn("%s: mcp_servers: nothing starts them here: the agent of the harness does not run", r.plan.harness.MCPServers[0].Name.At)
+	}
 	r.findings = newFindings(r.plan.harness.Security, r.program.trace, r.progress)
 	if err := checkModel(r.plan, r.o.Model.Program, r.progress); err != nil {
 		return err

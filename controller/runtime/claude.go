@@ -51,6 +51,7 @@ func checkClaudeFront(in Invocation) error {
 			break
 		}
 		key, value, _ := strings.Cut(line, ":")
+		key = strings.Trim(strings.TrimRight(key, " \t"), `"'`) // YAML takes these spellings too
 		value = strings.Trim(strings.TrimSpace(value), `"'`)
 		switch {
 		case slices.Contains(unreadKeys, key):

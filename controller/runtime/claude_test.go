@@ -245,3 +245,14 @@ func TestAClaudeDefinitionForAnotherAgentIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestADefinitionThatConfiguresClaudeIsRefused(t *testing.T) {
+	for _, line := range []string{
+		"hooks: {PreToolUse: []}", `"hooks": {}`, "'mcpServers': {}", "mcpServers : {}", "permissionMode\t: bypassPermissions",
+	} {
+		in := Invocation{Agent: "fixer", Text: "---\nname: fixer\n" + line + "\n---\nFix it.\n"}
+		if err := (claude{}).Check(in); err == nil || !strings.Contains(err.Error(), "which nothing acts on") {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -89,9 +90,16 @@ func TestToolsOfMCPServersArePinned(t *testing.T) {
 		!strings.Contains(out, "tool list_directory has changed") {
 		t.Errorf("exit %d: %s", code, out)
 	}
-	r, code := w.run()
-	if code != 0 {
+	cmd := w.command("--json")
+	var out, messages bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &messages
+	_ = cmd.Run() // the exit code says it
+	r := w.result(out.Bytes(), messages.String())
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
 		t.Fatalf("exit %d: %+v", code, r.Error)
+	}
+	if !strings.Contains(messages.String(), "What it said when it was pinned.") {
+		t.Error("the difference is not shown")
 	}
 	if a := w.answer(0); !strings.Contains(a.Text, "echo $(($1 + 2))") {
 		t.Errorf("a pinned tool: %+v", a)
