@@ -147,3 +147,33 @@ func TestOtherProgramsUseAnMCPServerInTheSandbox(t *testing.T) {
 		})
 	}
 }
+
+// TestAServerOfManyKindsGivesToolsAlone has the server that tries all of the protocol: it offers prompts and resources, sends
+// messages for logs, and asks for directories and for texts of the model.
+func TestAServerOfManyKindsGivesToolsAlone(t *testing.T) {
+	server := "mcp_servers:\n  - name: all\n    command: [node, '" +
+		program(t, "mcp-everything/node_modules/@modelcontextprotocol/server-everything/dist/index.js") + "']\n"
+	w := newWorld(t, claude(t, server), fakemodel.Turns(
+		call("mcp__all__echo", map[string]any{"message": "one <two> \"three\" \u2028"}),
+		call("mcp__all__trigger-long-running-operation", map[string]any{"duration": 1, "steps": 5}),
+		call("mcp__all__get-sum", map[string]any{"a": 20, "b": 22}),
+		fakemodel.Turn{Say: "It says so."},
+	))
+	w.write("agents/tester.md", "---\nname: tester\ndescription: tests\n---\nYou are the tester. DEFINITION-7731\n", 0o644)
+	r, code := w.run()
+	if code != 0 {
+		t.Fatalf("exit %d: %s %+v", code, r.Status, r.Error)
+	}
+	for n, want := range []string{"one <two> \"three\" \u2028", "completed", "42"} {
+		if a := w.answer(n); !strings.Contains(a.Text, want) || a.Failed {
+			t.Errorf("tool call %d: %+v, want %q", n, a, want)
+		}
+	}
+	for _, request := range w.model.Requests() {
+		for _, tool := range request.Tools {
+			if strings.Contains(tool, "McpResource") {
+				t.Errorf("the model may use %s", tool)
+			}
+		}
+	}
+}
