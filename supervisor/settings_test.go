@@ -69,6 +69,7 @@ file {name: asked, paths: ['${WORKSPACE}/x'], operations: [write, create], decis
 	"`file_rules.decision: soft_delete`": {
 		policy: "file {name: kept, paths: ['${WORKSPACE}/x'], operations: [delete], decision: soft_delete}"},
 	"`git_guard`":       {policy: "git_guard: true"},
+	"`ssh.*`":           {policy: "ssh: {sessions: true, forwarding: true}"},
 	"`network_rules.*`": {policy: "network_rules: [{name: one, domains: [allowed.test], ports: [443], decision: allow}]"},
 	"`signal_rules.*`": {nested: "sh -c 'sleep 1000 & kill -CONT $!'",
 		policy: "signal_rules: [{name: own, signals: ['@all'], target: {type: session}, decision: deny}]"},

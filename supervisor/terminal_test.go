@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor/streams"
 )
 
@@ -207,8 +209,13 @@ func TestAHangUpEndsEverything(t *testing.T) {
 }
 
 func TestATerminalTypeThatIsNoNameIsRefused(t *testing.T) {
+	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte("version: 1\nname: test\n")}, syntax.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prepared := preparation{rules: &rules{policy: p}}
 	for _, term := range []string{"a b", "../x", "x\n", strings.Repeat("x", 65), "-x"} {
-		_, exit := preparation{}.command(wire.ExecRequest{Argv: []string{"true"}, TTY: &wire.TTY{Term: term}})
+		_, exit := prepared.command(wire.ExecRequest{Argv: []string{"true"}, TTY: &wire.TTY{Term: term}})
 		if exit == nil || exit.Code != 125 {
 			t.Errorf("%q: %+v", term, exit)
 		}

@@ -106,8 +106,14 @@ func (n *namespaces) mounts(p *policy.Policy, plan *Plan, files Files) ([]launch
 			out = append(out, o.mount())
 		}
 	}
+	var ofProc []launch.Mount // there is no /proc yet
 	for _, name := range plan.masked {
-		out = append(out, launch.Mount{Kind: launch.Mask, Target: name})
+		m := launch.Mount{Kind: launch.Mask, Target: name}
+		if Below(name, staged) {
+			ofProc = append(ofProc, m)
+		} else {
+			out = append(out, m)
+		}
 	}
 	for _, name := range plan.sockets {
 		out = append(out, launch.Mount{Kind: launch.Bind, Source: name, Target: name, ReadOnly: true, NoExec: true, Optional: true})
@@ -117,6 +123,7 @@ func (n *namespaces) mounts(p *policy.Policy, plan *Plan, files Files) ([]launch
 		return nil, err
 	}
 	out = append(append(out, session...), launch.Mount{Kind: launch.Proc, Target: staged})
+	out = append(out, ofProc...)
 	shells, err := realShells(plan)
 	if err != nil {
 		return nil, err
