@@ -120,6 +120,7 @@ func TestTheSessionReachesItsModelAlone(t *testing.T) {
 			"itself":   {&policy.CommandRequest{Program: policy.Program{Called: "/bin/true", Path: "/usr/bin/true"}, Argv: []string{"x"}}, true},
 			"a shell":  {&policy.CommandRequest{Program: policy.Program{Called: "sh", Path: "/usr/bin/dash"}, Argv: []string{"sh"}}, false},
 			"a secret": {&policy.FileRequest{Path: "/etc/shadow", Op: policy.OpRead}, false},
+			"a key":    {&policy.FileRequest{Path: "/etc/letsencrypt/live/a.example/privkey.pem", Op: policy.OpRead}, false},
 			"a home":   {&policy.FileRequest{Path: "/home/user/.netrc", Op: policy.OpRead}, false},
 			"a file":   {&policy.FileRequest{Path: "/etc/passwd", Op: policy.OpRead}, true},
 			"another host": {&policy.NetworkRequest{
