@@ -16,7 +16,7 @@ var alike = []struct {
 	what *regexp.Regexp
 	with string
 }{
-	{regexp.MustCompile(`\b\d{8}t\d{6}-[0-9a-f]{8}\b`), "20260122t101500-1a2b3c4d"},
+	{regexp.MustCompile(`\b(b?)\d{8}t\d{6}-[0-9a-f]{8}\b`), "${1}20260122t101500-1a2b3c4d"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`), "2026-01-22 10:15:00"},
 	{regexp.MustCompile(`\b\d\d:\d\d:\d\d\b`), "10:15:00"},
 	{regexp.MustCompile(`\b(\d+m)?[0-9.]+m?s\b`), "1s"},

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"agentsh/controller"
+	"agentsh/controller/batch"
+	"agentsh/internal/testenv"
+)
+
+// TestTheBatchPageIsTrue writes the file of doc/batch.md and runs its commands.
+func TestTheBatchPageIsTrue(t *testing.T) {
+	p := newFixture(t, "true", "")
+	commands := 0
+	for _, f := range fencesOf(t, "../../doc/batch.md") {
+		if name, ok := strings.CutPrefix(f.info, "file "); ok {
+			p.write(name, f.text, 0o644)
+			continue
+		}
+		commands++
+		line, want, _ := strings.Cut(f.text, "\n")
+		cmd := p.command()
+		cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", strings.TrimPrefix(line, "$ ")}
+		cmd.Env = append(cmd.Env, "PATH="+p.bin+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if got, want := p.alike(string(out)), p.alike(want); err != nil || !matches(got, want) {
+			t.Errorf("doc/batch.md:%d: %v printed\n%s\nthe page says\n%s", f.line, err, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	if commands < 5 {
+		t.Errorf("%d commands", commands)
+	}
+	page, err := os.ReadFile("../../doc/batch.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"runs", "matrix", "vars", "labels", "caps", "retries", "deadline", "budget", "out"} {
+		if !strings.Contains(string(page), "| `"+key+"` |") {
+			t.Errorf("doc/batch.md does not have the key %s", key)
+		}
+	}
+}
+
+// TestTheExampleOfABatchLoads reads examples/batch.
+func TestTheExampleOfABatchLoads(t *testing.T) {
+	spec, _, ps := batch.Load("../../examples/batch/batch.yaml", nil)
+	for _, p := range ps {
+		if !strings.Contains(p.Message, "is no directory") { // prepare.sh makes the repository
+			t.Error(p)
+		}
+	}
+	if spec == nil || len(spec.Items) != 2 {
+		t.Errorf("%+v", spec)
+	}
+}
+
+// TestTheServerOfTheExampleApproves runs an agent whose questions examples/approvals/server.py answers.
+func TestTheServerOfTheExampleApproves(t *testing.T) {
+	testenv.Need(t, testenv.Program("/usr/bin/python3"))
+	p := newFixture(t, `touch "$AGENTSH_OUTPUT_DIR/made"`, "")
+	p.asks("webhook")
+	p.write("key", webhookKey+"\n", 0o600)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	_ = l.Close()
+	for word, want := range map[string]int{"rm": 1, "touch": 0} {
+		script, err := filepath.Abs("../../examples/approvals/server.py")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := exec.CommandContext(t.Context(), "/usr/bin/python3", "-B", script, p.path("key"), fmt.Sprint(port), word)
+		server.Stdout, server.Stderr = io.Discard, io.Discard
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		p.write("config/agentsh/agentctl.yaml",
+			fmt.Sprintf("approvals: {webhook: 'http://127.0.0.1:%d/', key_file: ../../key}\n", port), 0o644)
+		p.setenv = []string{"XDG_CONFIG_HOME=" + p.path("config")}
+		if r, code := p.run(); (code == controller.ExitDone) != (want == 0) {
+			t.Errorf("%s: exit code %d: %+v", word, code, r.Error)
+		}
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	}
+}
