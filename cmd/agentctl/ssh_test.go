@@ -124,7 +124,7 @@ func (e *entered) filesBySSH(t *testing.T) {
 	e.write("batch", "put here/sub/x.txt put.txt\nchmod 600 put.txt\nrename put.txt renamed.txt\nmkdir made\nls\n", 0o644)
 	e.write("secret", "get /etc/shadow\n", 0o644)
 	rsh := []string{"-e", "ssh -F '" + e.config + "'"}
-	git := "ssh -F '" + e.config + "'"
+	t.Setenv("GIT_SSH_COMMAND", "ssh -F '"+e.config+"'")
 	for _, tt := range []struct {
 		name string
 		run  []string
@@ -144,9 +144,9 @@ func (e *entered) filesBySSH(t *testing.T) {
 		{"sftp of what a rule denies", []string{"sftp", "-F", e.config, "-b", "secret", "box"}, 1, "/etc/shadow", "", ""},
 		{"rsync in", append([]string{"rsync", "-r", "here/", "box:synced/"}, rsh...), 0, "", "", ""},
 		{"rsync out", append([]string{"rsync", "-r", "box:synced/", "again"}, rsh...), 0, "", "again/sub/x.txt", "brought\n"},
-		{"git clone", []string{"git", "-c", "core.sshCommand=" + git, "clone", "-q", "ssh://box/sandbox/workspace/repo", "cloned"}, 0, "",
+		{"git clone", []string{"git", "clone", "-q", "ssh://box/sandbox/workspace/repo", "cloned"}, 0, "",
 			"cloned/a.txt", "one\n"},
-		{"git push", []string{"git", "-C", "cloned", "-c", "core.sshCommand=" + git, "push", "-q", "origin", "HEAD:refs/heads/pushed"}, 0,
+		{"git push", []string{"git", "-C", "cloned", "push", "-q", "origin", "HEAD:refs/heads/pushed"}, 0,
 			"", "", ""},
 	} {
 		e.write("a.txt", "mine\n", 0o644)
@@ -262,7 +262,7 @@ unix_socket_rules:
 		t.Run(tt.name, func(t *testing.T) {
 			out, errs, _ := e.ssh(strings.NewReader(tt.stdin), "ssh", "-W", tt.to, "box")
 			if out != tt.out || !strings.Contains(errs, tt.errs) {
-				t.Errorf("out %.100q, errors %s", out, errs)
+				t.Errorf("out of %d bytes: %.100q, errors %s", len(out), out, errs)
 			}
 		})
 	}

@@ -129,7 +129,7 @@ func TestHelloComesFirstAndMustFit(t *testing.T) {
 		"another major version": {func(c ssh.Conn) string {
 			_, data, _ := c.SendRequest(reqHello, true, []byte(`{"version":{"major":2},"instance":"i"}`))
 			return string(data)
-		}, "peer speaks channel protocol 2.0, this side 1.2"},
+		}, "peer speaks channel protocol 2.0, this side 1.3"},
 		"no instance": {func(c ssh.Conn) string {
 			_, data, _ := c.SendRequest(reqHello, true, []byte(`{"version":{"major":1,"minor":99}}`))
 			return string(data)

@@ -264,13 +264,16 @@ func (o *output) rest(to io.Writer) error {
 	return nil
 }
 
-// capacity returns the maximum number of bytes that a pipe or terminal can
-// buffer.
+// capacity returns the maximum number of bytes that a pipe or terminal buffers. By splice(2)
+// a pipe gets pages of a socket, and then has more bytes than F_GETPIPE_SZ says.
 func capacity(raw syscall.RawConn) int {
 	size := 1 << 20 // a terminal has far less
 	_ = raw.Control(func(fd uintptr) {
 		if n, err := unix.FcntlInt(fd, unix.F_GETPIPE_SZ, 0); err == nil {
 			size = n
+		}
+		if n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil {
+			size = max(size, n)
 		}
 	})
 	return size

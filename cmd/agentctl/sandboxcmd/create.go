@@ -199,7 +199,7 @@ func newSandboxHoldCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "hold", Hidden: true, Short: "Hold a sandbox", Args: cobra.NoArgs,
 		Example: "  agentctl sandbox create --policy policy.yaml  # starts it",
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.hold(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.hold(cmd) },
 	}
 	cmd.Flags().StringVar(&c.agentsh, "agentsh", "", "`FILE` of the supervisor")
 	cmd.Flags().StringVar(&c.config, "agentsh-config", "", "configuration `FILE` of the supervisor")
