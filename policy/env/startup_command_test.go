@@ -133,7 +133,9 @@ var asBuiltin = []string{
 	`command -v kill; command -V kill; kill -0 $$; echo $?; command kill -0 $$; echo $?`,
 	`sleep 60 & kill $! && wait $!; echo $?; sleep 60 & kill -TERM %1; wait $!; echo $?`,
 	`sleep 60 & a=$!; sleep 61 & b=$!; kill %1 %2; wait $a; echo $?; wait $b; echo $?`,
-	`sleep 60 & kill $(jobs -p); wait; (sleep 60 & kill %%; wait); x=$(sleep 60 & kill -s HUP %1; wait; echo done); echo $x`,
+	`sleep 60 & kill $(jobs -p); wait; echo $?`, // a subshell after it has numbers of jobs that differ by version
+	`(sleep 60 & kill %%; wait)`,
+	`x=$(sleep 60 & kill -s HUP %1; wait; echo done); echo $x`,
 	`kill %9; echo $?`,
 	`f() { kill %nosuch; }; f; echo $?`,
 	`set -euo pipefail; IFS=0; sleep 60 & kill -TERM %1; kill %nosuch; echo not here`,

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -90,6 +91,17 @@ static int has_ended(void)
 	return poll(&p, 1, 0) == 1;
 }
 
+/* The bytes that a pipe has, or can have. By splice(2) a pipe gets pages of a socket, and then has
+   more than F_GETPIPE_SZ says. */
+static long pipe_bytes(int fd)
+{
+	long size = fcntl(fd, F_GETPIPE_SZ);
+	int has = 0;
+	if (ioctl(fd, FIONREAD, &has) == 0 && has > size)
+		size = has;
+	return size;
+}
+
 /* Copies an output until its end. After the end of the command it copies what is in the
    pipe, and no more than a pipe can have: others may go on writing. */
 static void *copy_output(void *arg)
@@ -99,7 +111,7 @@ static void *copy_output(void *arg)
 	long left = -1; /* bytes that may follow; -1: the command runs */
 	while (o->in >= 0 && left != 0) {
 		if (left < 0 && has_ended())
-			left = fcntl(o->in, F_GETPIPE_SZ);
+			left = pipe_bytes(o->in);
 		size_t room = left >= 0 && (size_t)left < sizeof o->buf ? (size_t)left : sizeof o->buf;
 		ssize_t n = read(o->in, o->buf, room);
 		if (n < 0 && errno == EAGAIN && left < 0 && await(o->in, POLLIN, F.ended) > 0)
