@@ -3,6 +3,7 @@ package notify
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -45,6 +46,32 @@ type exchanged struct {
 	share       int    // tries, of a hundred
 }
 
+// ending changes the byte of a program by which it ends with 0 instead of 42. Both differ in one
+// byte, so that no mixture of both is a third program.
+func ending(t *testing.T, program []byte) []byte {
+	t.Helper()
+	move := []byte("\xb8*\x00\x00\x00") // mov $42, %eax; the C library may have it, too
+	for at := 0; ; at++ {
+		n := bytes.Index(program[at:], move)
+		testenv.Need(t, testenv.That("a program with known code", func() error {
+			if n < 0 {
+				return errors.New("no byte makes the difference")
+			}
+			return nil
+		}))
+		at += n
+		changed := bytes.Clone(program)
+		changed[at+1] = 0
+		file := filepath.Join(t.TempDir(), "changed")
+		if err := os.WriteFile(file, changed, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if exec.CommandContext(t.Context(), file).Run() == nil {
+			return changed
+		}
+	}
+}
+
 // prepare makes a file that ends with 0 and one that ends with 42, which is
 // denied, and returns the arguments of the exchange program.
 func (e exchanged) prepare(t *testing.T, bin string) (argv []string, denied string) {
@@ -68,17 +95,8 @@ func (e exchanged) prepare(t *testing.T, bin string) (argv []string, denied stri
 		if err != nil {
 			t.Fatal(err)
 		}
-		// They differ in one byte, so that no mixture of both is a third program.
 		if ok {
-			testenv.Need(t, testenv.That("a program with known code", func() error {
-				if n := bytes.Count(data, []byte("\xb8*\x00\x00\x00")); n != 1 {
-					return fmt.Errorf("the byte that makes the difference is there %d times", n)
-				}
-				return nil
-			}))
-		}
-		if ok {
-			data = bytes.Replace(data, []byte("\xb8*\x00\x00\x00"), []byte("\xb8\x00\x00\x00\x00"), 1)
+			data = ending(t, data)
 		}
 		return string(data)
 	}
