@@ -162,3 +162,12 @@ func values(m harness.Map) map[string]string {
 	}
 	return out
 }
+
+// checkRequire rejects a supervisor that does not know require of a harness, and so has not
+// proven it.
+func checkRequire(h *harness.Harness, v wire.Version) error {
+	if len(h.Require) == 0 || v.Minor >= 1 {
+		return nil
+	}
+	return fmt.Errorf("%s: require: this agentsh does not know it: use the version of agentctl", h.Require[0].At)
+}

@@ -10,14 +10,12 @@ import (
 
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/git"
-	"agentsh/controller/harness"
 	"agentsh/controller/outside"
 	"agentsh/controller/provider"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/webhook"
-	"agentsh/internal/wire"
 )
 
 // step is one named part of a run.
@@ -329,15 +327,6 @@ func (r *run) storeUnfinished() error {
 
 // defaultReady is the time limit for the first answer of a supervisor.
 const defaultReady = 60 * time.Second
-
-// checkRequire rejects a supervisor that does not know require of a harness, and so has not
-// proven it.
-func checkRequire(h *harness.Harness, v wire.Version) error {
-	if len(h.Require) == 0 || v.Minor >= 1 {
-		return nil
-	}
-	return fmt.Errorf("%s: require: this agentsh does not know it: use the version of agentctl", h.Require[0].At)
-}
 
 // maxDegraded bounds the mechanisms that a supervisor names.
 const maxDegraded = 100

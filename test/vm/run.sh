@@ -30,10 +30,10 @@ for kernel; do
 	esac
 	files=$(fetch_kernel "$suite" amd64 linux-image-cloud-amd64)
 	dir=$(demo_root)
-	emulator=$(qemu x86_64)
+	vmm=$(qemu x86_64)
 	rm -rf "$work/image"
 	"$root/bin/agentctl" image build "$dir" --kernel "$(echo "$files"/boot/vmlinuz-*)" --to "$work/image"
-	if (cd "$root" && PATH="$(dirname "$(command -v "$emulator")"):$PATH" AGENTSH_VM_IMAGE="$work/image" AGENTSH_TEST_STRICT=1 \
+	if (cd "$root" && PATH="$(dirname "$(command -v "$vmm")"):$PATH" AGENTSH_VM_IMAGE="$work/image" AGENTSH_TEST_STRICT=1 \
 		"${GO:-go}" test -count=1 -timeout 1h -v -run '^TestAMachine$' ./controller/sandbox/vm); then
 		echo "vm: $kernel ok"
 	else
