@@ -201,6 +201,8 @@ func Lint(file string, h *harness.Harness) harness.Problems {
 	for _, err := range checkScripts(h) {
 		add(err)
 	}
+	_, err = planServers(h, false)
+	add(err)
 	return ps
 }
 

@@ -93,8 +93,8 @@ func (p program) ownProgram(from plan) bool { return from.scans() || !p.servers.
 func (p *program) addServers(from plan) error {
 	h := from.harness
 	var err error
-	if p.servers, err = servers.New(h, from.unpinned, record.ReadFile); err != nil {
-		return badConfig("run 'agentctl mcp-pins "+h.File+"' and look at what it writes", "%w", err)
+	if p.servers, err = planServers(h, from.unpinned); err != nil {
+		return err
 	}
 	if p.servers.Empty() {
 		return nil
@@ -105,6 +105,15 @@ func (p *program) addServers(from plan) error {
 	}
 	p.files, p.invocation.Servers = append(p.files, file), p.servers.Started()
 	return nil
+}
+
+// planServers plans the MCP servers of a harness; with unpinned their pins are not read.
+func planServers(h *harness.Harness, unpinned bool) (servers.Plan, error) {
+	p, err := servers.New(h, unpinned, record.ReadFile)
+	if err != nil {
+		return p, badConfig("run 'agentctl mcp-pins "+h.File+"' and look at what it writes", "%w", err)
+	}
+	return p, nil
 }
 
 // checkOutsider rejects an agent that cannot work on the host.

@@ -11,6 +11,7 @@ import (
 	"agentsh/cmd/agentctl/output"
 	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
+	"agentsh/internal/testenv"
 )
 
 // linted are the problems of lint --repo --output json.
@@ -146,4 +147,34 @@ func TestLintOfASoundRunLeavesNothing(t *testing.T) {
 	if err != nil || slices.ContainsFunc(left, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), settings.CheckPrefix) }) {
 		t.Errorf("the state directory: %v, %v", left, err)
 	}
+}
+
+func TestLintSaysThatPinsAreMissing(t *testing.T) {
+	p := newFixture(t, "true", "mcp_servers: [{name: x, command: [x], pins: none.json}]")
+	out, errs, code := p.try("", "lint", "harness.yaml")
+	if code != controller.ExitConfiguration || !strings.Contains(out+errs, "none.json") || !strings.Contains(out+errs, "agentctl mcp-pins") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}
+
+// TestTheServerOfTheExampleHasItsPins starts the server of examples/mcp-servers in a sandbox.
+func TestTheServerOfTheExampleHasItsPins(t *testing.T) {
+	testenv.Need(t, testenv.Program("/usr/bin/python3"))
+	p := newFixture(t, "true", "")
+	p.setenv = []string{"ANTHROPIC_API_KEY=key-of-the-example-11"}
+	if err := os.CopyFS(p.path("examples"), os.DirFS("../../examples")); err != nil {
+		t.Fatal(err)
+	}
+	pins := func(want int, says string) {
+		t.Helper()
+		out, errs, code := p.try("", "mcp-pins", "examples/mcp-servers/harness.yaml", "--repo", "repo", "--check")
+		if code != want || !strings.Contains(out, says) {
+			t.Errorf("exit code %d: %s%s", code, out, errs)
+		}
+	}
+	p.write("repo/a.txt", "changed\n", 0o644) // what is not committed is no obstacle
+	pins(0, "")
+	server := "examples/mcp-servers/mcp/todo.py"
+	p.write(server, strings.Replace(p.read(server), "Removes the line", "Deletes the line", 1), 0o644)
+	pins(1, "todo: tool clear_todo")
 }

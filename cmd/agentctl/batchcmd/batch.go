@@ -85,7 +85,7 @@ SIGINT and SIGTERM.`,
 		false,
 		"go on with the last batch of the same file, if there is one; one that has ended is not started again",
 	)
-	f.run.AddPlace(cmd)
+	f.run.AddCommon(cmd)
 	f.addGoing(cmd)
 	f.run.Load.Add(cmd)
 	return cmd

@@ -85,6 +85,7 @@ func (p *pinning) pin(cmd *cobra.Command, file string) error {
 	ctx, force, stop := settings.Interruptible(cmd.Context(), settings.AbandonRun(stderr))
 	defer stop()
 	o.Progress, o.Force, o.Agent.Unpinned = progress.Update, force, true
+	o.AllowDirty = true // no agent works here, and the files of pins may lie in the repository
 	o.Agent.Outside = func(limited context.Context, w controller.Workplace) error {
 		for _, s := range pinned {
 			data, err := list(limited, w, s.Name.V)

@@ -80,10 +80,16 @@ func (f *Run) AddInputs(cmd *cobra.Command, repo, repoUsage string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Repo, "repo", repo, repoUsage)
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, made or replaced (default out/NAME-OF-HARNESS)")
-	f.AddPlace(cmd)
+	f.AddCommon(cmd)
 }
 
-// AddPlace adds the flags of addInputs that many runs can have in common.
+// AddCommon adds the flags of AddInputs that many runs can have in common.
+func (f *Run) AddCommon(cmd *cobra.Command) {
+	f.AddPlace(cmd)
+	cmd.Flags().BoolVar(&f.AllowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
+}
+
+// AddPlace adds the flags that say where a run works and with what.
 func (f *Run) AddPlace(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	f.Place.Add(cmd)
@@ -94,7 +100,6 @@ func (f *Run) AddPlace(cmd *cobra.Command) {
 		"",
 		"configuration `FILE` of the supervisor (default /etc/agentsh/config.yaml where it exists)",
 	)
-	flags.BoolVar(&f.AllowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
 	flags.StringVar(
 		&f.scanner,
 		"scanner",
