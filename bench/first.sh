@@ -9,8 +9,7 @@
 # PART     directories of it for tar and grep (src/cmd src/net src/crypto)
 # AGENTSH  the programs to compare (bin/agentsh), separated by spaces
 #
-# The tree belongs to the user who runs this. In sessions of root it is shown as another user's,
-# so git reads all files again: see doc/performance.md.
+# The tree belongs to the user who runs this.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 read -ra programs <<<"${AGENTSH:-$here/../bin/agentsh}"

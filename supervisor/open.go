@@ -141,7 +141,7 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	s.env = newEnvironments(s.cfg, s.ID(), s.confined, s.network.Variables(s.confined.Installed(layout.CABundle)))
-	if s.cfg.Environment.Identity != (wire.Identity{}) {
+	if s.cfg.Environment.Identity != (wire.Identity{}) || otherOwner(s.confined.plan, s.confined.user, s.cfg.Files.Governed) {
 		s.env.network = append(s.env.network, env.Var{Name: "GIT_CONFIG_SYSTEM", Value: s.confined.Installed(layout.GitConfig)})
 	}
 	if err := s.startLoop(); err != nil {
@@ -196,6 +196,20 @@ func (c *confined) prepare(cfg Config, state string) error {
 		return err
 	}
 	return c.Prepare(cfg.Policy, c.plan)
+}
+
+// otherOwner reports whether commands see the files of the workspace with another owner than
+// they have: see [fuse.Owner].
+func otherOwner(plan *view.Plan, user view.User, governed []wire.Governed) bool {
+	if len(plan.Governed) == 0 || len(governed) == 0 {
+		return false
+	}
+	info, err := os.Stat(governed[0].Backing)
+	if err != nil {
+		return false // the file server says it
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	return int(owner.Uid) != user.UID || int(owner.Gid) != user.GID
 }
 
 // makeScratch makes the backing of a governed scratch directory. Its owner is that
@@ -255,7 +269,7 @@ func (s *Session) startInit(ctx context.Context) error {
 	}
 	files, err := networkFiles(s.network)
 	if err == nil {
-		files.GitConfig, err = s.cfg.Environment.Identity.GitConfig()
+		files.GitConfig, err = s.cfg.Environment.Identity.GitConfig(otherOwner(s.confined.plan, s.confined.user, s.cfg.Files.Governed))
 	}
 	if err != nil {
 		return err

@@ -150,3 +150,39 @@ func TestGitHasTheIdentityInAShim(t *testing.T) {
 		t.Errorf("exit %d: printed %s", code, out)
 	}
 }
+
+// TestARepositoryUsedOutsideIsUpToDate: a session of root shows another owner of the files. Git
+// neither takes them for changed, nor reads them all and writes its index again.
+func TestARepositoryUsedOutsideIsUpToDate(t *testing.T) {
+	dir := workDir(t)
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	work := filepath.Join(dir, "work")
+	git := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("git", append([]string{"-C", work, "-c", "user.name=a", "-c", "user.email=a@b"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %q: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	git("init", "-q", ".")
+	write(t, filepath.Join(work, "old"), "old\n")
+	write(t, filepath.Join(work, "new"), "old\n")
+	git("add", ".")
+	git("commit", "-q", "-m", "x")
+	pack, err := filepath.Abs("../../packaging/policies/default.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := program(t, dir, "exec", "-p", pack, "-w", "work", "--", "sh", "-c", "git diff-files; echo longer >new; git diff-files --name-only; git add new")
+	var out strings.Builder
+	cmd.Stdout = &out
+	runToEnd(t, cmd)
+	if out.String() != "new\n" {
+		t.Errorf("changed for git inside:\n%s", &out)
+	}
+	if left := git("diff-files", "--name-only"); strings.Contains(left, "old") {
+		t.Errorf("changed for git outside: %s", left)
+	}
+}

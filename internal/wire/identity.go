@@ -27,12 +27,16 @@ func (id Identity) Check() error {
 }
 
 // GitConfig returns git's settings of the system for a session: those of the machine, and
-// the identity.
-func (id Identity) GitConfig() ([]byte, error) {
+// the identity. Where the session shows files with another owner than they have, git must not
+// compare the owner with its index: it would read all files again, inside and then outside.
+func (id Identity) GitConfig(otherOwner bool) ([]byte, error) {
 	if err := id.Check(); err != nil {
 		return nil, err
 	}
 	out := []byte("[include]\n\tpath = /etc/gitconfig\n")
+	if otherOwner {
+		out = append(out, "[core]\n\tcheckStat = minimal\n"...)
+	}
 	if id != (Identity{}) {
 		out = append(out, "[user]\n"...)
 	}
