@@ -91,6 +91,12 @@ engines: deps-check ## sandboxes in containers of real engines, their faults and
 	packaging/deps.sh places
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ENGINES=1 $(GO) test -p 1 -timeout 1h -count=1 -run 'TestContainerEngines|TestRunsInContainersOf|TestContainersThatEndAreExplained' ./controller/sandbox/sandboxtest ./cmd/agentctl
 
+# Overhead of runs: what they cost in all, as the agent does nothing. THOUSAND is their number.
+.PHONY: thousand
+THOUSAND ?= 1000
+thousand: deps-check ## a batch of 1,000 runs that do nothing, 8 at once: their processor time and memory: 5 minutes
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_THOUSAND=$(THOUSAND) $(GO) test -timeout 1h -count=1 -v -run TestShortRunsOfABatchAreCheap ./cmd/agentctl
+
 # The backend for clusters, against a double of the API server. It is a module of its own.
 .PHONY: kubernetes cluster
 kubernetes: deps-check ## sandboxes in pods of a double, with upstream's streams and real processes: a minute

@@ -203,6 +203,9 @@ func Lint(file string, h *harness.Harness) harness.Problems {
 	}
 	_, err = planServers(h, false)
 	add(err)
+	if h.Backend.IsSet() {
+		ps = append(ps, h.NotOf(h.Backend.V, harness.Error)...)
+	}
 	return ps
 }
 

@@ -62,6 +62,7 @@ func loadHarness(
 		if _, pulls := b.(sandbox.Puller); pulls {
 			images = image.Config{Places: map[string]string{h.Image.V: ""}} // the engine has it
 		}
+		h.Fill(b.Name(), o.Cluster)
 		ps = append(ps, h.NotOf(b.Name(), harness.Error)...)
 		ps = imageProblems(ps, h, images)
 	}

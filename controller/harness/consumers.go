@@ -246,7 +246,7 @@ func (h *Harness) unsupported(s Severity) Problems {
 			)
 			return
 		}
-		if _, ok := Consumers[where]; ok {
+		if _, ok := Consumers[where]; ok || where == "image" && h.makesImages() {
 			return
 		}
 		if why, ok := Meaningless[where]; ok {

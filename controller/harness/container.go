@@ -14,6 +14,11 @@ var (
 	machines = []string{"vm"}
 )
 
+// makesImages reports whether the harness names a backend that makes sandboxes from images.
+func (h *Harness) makesImages() bool {
+	return h.Backend.IsSet() && slices.Contains(slices.Concat(engines, clusters, machines), h.Backend.V)
+}
+
 // NotOf are the settings of a container and a pod that a backend would ignore, or cannot
 // give.
 func (h *Harness) NotOf(backend string, s Severity) Problems {

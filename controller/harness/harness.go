@@ -351,6 +351,8 @@ type Options struct {
 	Root  string
 	Event map[string]any // event in the guards of overlays
 	Cache string         // directory of fetched bases; empty: none is fetched
+	// Cluster is that of this host, for [Harness.Fill]. Loading does not use it.
+	Cluster Cluster
 }
 
 // Load reads the harness at path with all its layers. If one of the problems is

@@ -58,7 +58,9 @@ var schemas = map[string]map[string][]string{
 	"agentsh": {
 		"policy": {"policy", "schema", "policy"}, "tests": {"policy", "schema", "tests"}, "config": {"policy", "schema", "config"},
 	},
-	"agentctl": {"harness": {"schema", "harness"}, "provider": {"schema", "provider"}, "result": {"schema", "result"}},
+	"agentctl": {
+		"harness": {"schema", "harness"}, "provider": {"schema", "provider"}, "batch": {"schema", "batch"}, "result": {"schema", "result"},
+	},
 }
 
 // document runs a program to write its manual, its schemas and its completions.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/controller/harness"
 	"agentsh/controller/sandbox/vm"
 	"agentsh/controller/webhook"
 	"agentsh/internal/strictyaml"
@@ -35,8 +36,9 @@ type config struct {
 	webhook string            // URL
 	keyFile string            // of the webhook
 	machine vm.Machine        // virtual machines
+	cluster harness.Cluster
 
-	hasMachine bool
+	hasMachine, hasCluster bool
 }
 
 // readConfig reads the configuration files. The user's file wins over the machine's.
@@ -54,12 +56,15 @@ func readConfig() (config, error) {
 		if of.hasMachine {
 			c.machine = of.machine
 		}
+		if of.hasCluster {
+			c.cluster = of.cluster
+		}
 	}
 	return c, nil
 }
 
 // configDialect is what a configuration file may contain.
-var configDialect = strictyaml.Dialect{MaxBytes: 1 << 20, MaxDepth: 4, CoreTags: true, Empty: true}
+var configDialect = strictyaml.Dialect{MaxBytes: 1 << 20, MaxDepth: 6, CoreTags: true, Empty: true}
 
 // readConfigFile reads a configuration file. Paths start from its directory. A missing file is empty.
 func readConfigFile(name string) (config, error) {
@@ -84,6 +89,14 @@ func readConfigFile(name string) (config, error) {
 			"images":    func(n *strictyaml.Node) { r.images(n, c.images) },
 			"approvals": func(n *strictyaml.Node) { r.approvals(n, &c) },
 			"vm":        func(n *strictyaml.Node) { r.vm(n, &c) },
+			"kubernetes": func(n *strictyaml.Node) {
+				var ps harness.Problems
+				c.cluster, ps = harness.ReadCluster(name, n)
+				c.hasCluster = true
+				for _, p := range ps {
+					add(strictyaml.Problem{File: p.At.File, Line: p.At.Line, Column: p.At.Column, Message: p.Message, Hint: p.Hint})
+				}
+			},
 		})
 	}
 	if len(problems) > 0 {

@@ -178,8 +178,12 @@ func (f Placement) open(state statedir.Dir, agentsh, config string) (sandbox.Bac
 		return b, nil
 	}
 	if f.Backend == kubernetes.Name {
+		c, err := readConfig()
+		if err != nil {
+			return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err}
+		}
 		b, err := kubernetes.Open(kubernetes.Config{
-			Address: f.Connect, State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look, Getenv: os.Getenv,
+			Address: c.cluster.Address(f.Connect), State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look, Getenv: os.Getenv,
 		})
 		if err != nil {
 			return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "see doc/platforms/kubernetes.md"}

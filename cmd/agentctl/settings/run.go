@@ -154,6 +154,7 @@ func (f *Run) Options(file string) (controller.Options, error) {
 	if err != nil {
 		return o, err
 	}
+	load.Cluster = of.cluster
 	images, err := f.images.config(of)
 	if err != nil {
 		return o, err
