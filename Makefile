@@ -11,7 +11,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all alike learn ordinary ordinary-check services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents inspector conformance soak
+.PHONY: all alike learn ordinary ordinary-check services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents inspector conformance blaxel soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places platforms kernels arm64 suites suites-smoke clean
 
 all: build
@@ -243,6 +243,13 @@ agents: deps-check ## real agent programs with a fake model server
 # The command line of the protocol's inspector, from npm.
 inspector: build ## the inspector of MCP calls tools of a session: half a minute
 	$(AS_ROOT) test/agents/inspector.sh bin
+
+# The vendor's own library, from npm, drives the double of Blaxel before the backend does.
+blaxel: deps-check ## Blaxel's library against the double of the tests: half a minute
+	mkdir -p $(TOOLS)/blaxel-0.3.21
+	[ -e $(TOOLS)/blaxel-0.3.21/node_modules/@blaxel/core ] || \
+		npm install --no-audit --no-fund --loglevel=error --prefix $(TOOLS)/blaxel-0.3.21 @blaxel/core@0.3.21
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_BLAXEL_SDK=$(abspath $(TOOLS))/blaxel-0.3.21 $(GO) test -count=1 -run TheVendorsLibrary ./controller/sandbox/blaxel
 
 # Its suite needs Node.js 22, from npm too.
 conformance: build ## the conformance suite of MCP against agentctl mcp --listen: a minute

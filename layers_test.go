@@ -83,6 +83,8 @@ var ranks = map[string]int{
 	"controller/sandbox/docker":      4, // a container for each sandbox, in which remote makes it
 	"controller/vmimage":             2, // what virtual machines boot from; starts none
 	"controller/sandbox/vm":          4, // a virtual machine for each sandbox, in which remote makes it
+	"controller/sandbox/blaxel":      4, // a machine at Blaxel for each sandbox, in which remote makes it
+	"internal/blaxeldouble":          2, // stands for Blaxel in tests; knows nothing of the backend
 	"controller/sandbox/kubernetes":  4, // a pod for each sandbox, in which remote makes it
 	"controller/sandbox/sandboxtest": 3, // what every backend must pass; reads audit logs
 	"controller/sandbox/host":        1,
@@ -194,6 +196,7 @@ var owners = map[string][]string{
 		"controller/sandbox/host",
 		"controller/mcpfilter", // starts a server inside the sandbox, where the policy judges it
 		"internal/testenv",
+		"internal/blaxeldouble", // what runs in its machines
 		"packaging/release",
 		"sandboxes", // agentctl, for programs of others
 	},

@@ -48,7 +48,7 @@ func newServeCommand() *cobra.Command {
 	var stream, bootstrap, lease int
 	var config, socket, placed, listen, key string
 	var overStdio, first bool
-	var container time.Duration
+	var container, idle time.Duration
 	var root imageroot.Options
 	cmd := &cobra.Command{
 		Use:     "serve [--stream-fd N --bootstrap-fd N | --socket PATH | --stdio | --listen ADDRESS]",
@@ -80,7 +80,7 @@ func newServeCommand() *cobra.Command {
 				return serveContainer(cmd.Context(), container)
 			}
 			if listen != "" {
-				return serveListener(cmd.Context(), listen, key, config)
+				return serveListener(cmd.Context(), listen, key, config, idle)
 			}
 			if key != "" {
 				return failure.New(failure.Ours, errors.New("--key is for --listen"), "see 'agentsh serve --help'")
@@ -109,6 +109,8 @@ func newServeCommand() *cobra.Command {
 	_ = cmd.Flags().MarkHidden("place") // of this program alone; fails for an unknown flag only
 	cmd.Flags().DurationVar(&container, "container", 0, "process 1 of a container of agentctl: end after `DURATION` without a sandbox")
 	_ = cmd.Flags().MarkHidden("container") // agentctl alone uses it
+	cmd.Flags().DurationVar(&idle, "idle", 0, "with --listen: end after `DURATION` without a sandbox")
+	_ = cmd.Flags().MarkHidden("idle") // agentctl alone uses it
 	cmd.Flags().BoolVar(&first, "init", false, "process 1 of a virtual machine of agentctl")
 	_ = cmd.Flags().MarkHidden("init") // agentctl alone uses it
 	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")

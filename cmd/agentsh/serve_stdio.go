@@ -75,8 +75,9 @@ func placeState() (statedir.Dir, error) {
 	return statedir.Open(fallback)
 }
 
-// serveListener serves controllers that connect to an address.
-func serveListener(ctx context.Context, address, keyFile, config string) error {
+// serveListener serves controllers that connect to an address. With idle it ends when there was no
+// sandbox for that time.
+func serveListener(ctx context.Context, address, keyFile, config string, idle time.Duration) error {
 	const hint = "see 'agentsh serve --help' and doc/remote.md"
 	o, err := placeOptions(config)
 	if err != nil {
@@ -102,6 +103,9 @@ func serveListener(ctx context.Context, address, keyFile, config string) error {
 		}
 	}
 	fmt.Fprintf(os.Stderr, "agentsh: serving controllers at %s\n", l.Addr())
+	if idle != 0 {
+		return failed(place.ServeMachine(ctx, l, o, idle), hint)
+	}
 	return failed(place.ServeListener(ctx, l, o), hint)
 }
 

@@ -12,6 +12,7 @@ var (
 	engines  = []string{"docker", "podman"}
 	clusters = []string{"kubernetes"}
 	machines = []string{"vm"}
+	services = []string{"blaxel"}
 )
 
 // makesImages reports whether the harness names a backend that makes sandboxes from images.
@@ -40,9 +41,18 @@ func (h *Harness) NotOf(backend string, s Severity) Problems {
 		for key, at := range given(reflect.ValueOf(own), "container") {
 			add(at, key+": a virtual machine has none", "leave it out; resource_limits of the policy limit processes")
 		}
+	case slices.Contains(services, backend):
+		own.MemoryMB = Value[int]{}
+		for key, at := range given(reflect.ValueOf(own), "container") {
+			add(at, key+": the backend "+backend+" takes memory_mb alone", "leave it out")
+		}
 	case !isCluster && !slices.Contains(engines, backend):
 		for key, at := range given(reflect.ValueOf(own), "container") {
-			add(at, key+": the backend "+backend+" makes no container", "write backend: docker, podman, kubernetes or vm, or run with --backend")
+			add(
+				at,
+				key+": the backend "+backend+" makes no container",
+				"write backend: docker, podman, kubernetes, vm or blaxel, or run with --backend",
+			)
 		}
 	}
 	if isCluster {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -28,6 +29,7 @@ type Address struct {
 	host   string // of TCP
 	cid    uint32 // of AF_VSOCK
 	port   uint32 // of AF_VSOCK
+	header http.Header
 }
 
 // Schemes are the beginnings of addresses.
@@ -97,6 +99,13 @@ func number(s string) (uint32, error) {
 
 func (a Address) String() string { return a.text }
 
+// WithHeader returns the address with further fields of the request that opens a WebSocket. They go to the
+// host of the address alone.
+func (a Address) WithHeader(h http.Header) Address {
+	a.header = h
+	return a
+}
+
 // NeedsKey reports whether a stream to the address needs a key. A Unix socket has the user
 // of its listener instead.
 func (a Address) NeedsKey() bool { return a.scheme != "unix" }
@@ -145,7 +154,11 @@ func (a Address) dial(ctx context.Context) (net.Conn, error) {
 	case "vsock+unix":
 		return a.dialHybrid(ctx)
 	}
-	c, _, err := websocket.Dial(ctx, a.text, nil) //nolint:bodyclose // the library closes it
+	o := &websocket.DialOptions{HTTPHeader: a.header}
+	if a.header != nil {
+		o.HTTPClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	c, _, err := websocket.Dial(ctx, a.text, o) //nolint:bodyclose // the library closes it
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/blaxel"
 	"agentsh/controller/sandbox/docker"
 	"agentsh/controller/sandbox/kubernetes"
 	"agentsh/controller/sandbox/local"
@@ -40,7 +41,7 @@ type Placement struct {
 
 // backends are the values of --backend.
 var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name, docker.NamePodman,
-	kubernetes.Name, vm.Name}
+	kubernetes.Name, vm.Name, blaxel.Name}
 
 // Add adds the flags to a command.
 func (f *Placement) Add(cmd *cobra.Command) {
@@ -50,8 +51,9 @@ func (f *Placement) Add(cmd *cobra.Command) {
 		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, exec:PROGRAM ARGUMENT... that leads to a shell there, "+
 			"or of a socket where 'agentsh serve --listen' answers: "+socket.Forms+
 			"; or of the engine for docker and podman: unix://PATH, ssh://USER@HOST, tcp://HOST:PORT, context:NAME or connection:NAME "+
-			"(default: that of its own program); or of a cluster: "+kubernetes.Forms)
-	cmd.Flags().StringVar(&f.Key, "connect-key", "", "`FILE` with the key of the place, for --backend socket")
+			"(default: that of its own program); or of a cluster: "+kubernetes.Forms+"; or at Blaxel: "+blaxel.Forms)
+	cmd.Flags().
+		StringVar(&f.Key, "connect-key", "", "`FILE` with the key of the place, for --backend socket, or with the API key for --backend blaxel")
 	cmd.Flags().DurationVar(&f.Lease, "lease", remote.DefaultLease,
 		"elsewhere: how long the sandbox outlives a broken stream, and agentctl")
 	Complete(cmd, "backend", backends)
@@ -137,8 +139,15 @@ func (f Placement) check(config string) error {
 	case f.Backend == kubernetes.Name && f.Key != "":
 		return wrong("see doc/platforms/kubernetes.md", "--connect-key: a cluster has no key of a place")
 	case f.Backend == kubernetes.Name && config != "":
-		return wrong("put "+layout.Config+" into the image, or mount it", "--agentsh-config: the configuration of the image applies there")
+		return wrong(
+			"put "+layout.Config+" into the image, or mount it",
+			"--agentsh-config: the configuration of the image applies there",
+		)
 	case f.Backend == kubernetes.Name:
+		return nil
+	case f.Backend == blaxel.Name && config != "":
+		return wrong("put "+layout.Config+" into the image", "--agentsh-config: the configuration of the image applies there")
+	case f.Backend == blaxel.Name:
 		return nil
 	case f.Backend == vm.Name && (f.Connect != "" || f.Key != ""):
 		return wrong("write vm: {driver: NAME} in agentctl.yaml", "--connect and --connect-key: a virtual machine is on this machine")
@@ -192,6 +201,15 @@ func (f Placement) open(state statedir.Dir, agentsh, config string) (sandbox.Bac
 	}
 	if f.Backend == vm.Name {
 		return f.openMachines(state, agentsh, config)
+	}
+	if f.Backend == blaxel.Name {
+		b, err := blaxel.Open(blaxel.Config{
+			Address: f.Connect, KeyFile: f.Key, State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look, Getenv: os.Getenv,
+		})
+		if err != nil {
+			return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "see doc/platforms/blaxel.md"}
+		}
+		return b, nil
 	}
 	b, err := remote.Open(f.Backend, f.Connect, f.Key, remote.Config{State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look})
 	if err != nil {

@@ -1,0 +1,394 @@
+package blaxel
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"agentsh/controller/sandbox"
+	"agentsh/internal/text"
+)
+
+// defaultURL is the address of Blaxel's control plane.
+const defaultURL = "https://api.blaxel.ai/v0"
+
+// apiVersion is the version of the interface that requests ask for.
+const apiVersion = "2026-04-28"
+
+// Times of requests.
+const (
+	requestTime = 60 * time.Second
+	retryWait   = time.Second
+	// createTime is the time for a virtual machine to be there. A gateway before the control plane gives up
+	// after 60 seconds, while the control plane goes on for up to 300.
+	createTime = 5 * time.Minute
+)
+
+// maxAnswer bounds an answer, in bytes.
+const maxAnswer = 16 << 20
+
+// api speaks to Blaxel. Its control plane is at base; each sandbox has an address of its own.
+type api struct {
+	base, workspace, key string
+	http                 *http.Client
+}
+
+func newAPI(base, workspace, key string) (*api, error) {
+	if err := private(base); err != nil {
+		return nil, fmt.Errorf("BL_API_URL: %w", err)
+	}
+	for name, value := range map[string]string{"the key": key, "the workspace": workspace} {
+		if strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return nil, fmt.Errorf("%s has blanks or characters that are not ASCII", name)
+		}
+	}
+	return &api{strings.TrimSuffix(base, "/"), workspace, key, &http.Client{
+		// The key is for the host that was asked.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// private rejects an address that would show the key to others on the way.
+func private(address string) error {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil || u.Host == "":
+		return errors.New("no URL")
+	case u.Scheme == "https":
+		return nil
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("%.200s: write https://HOST; http:// is for loopback addresses alone", address)
+}
+
+// readKey reads the API key from a file of this user.
+func readKey(name string) (string, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would block
+	if err != nil {
+		return "", fmt.Errorf("key of Blaxel: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("key of Blaxel: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("key of Blaxel: %s is not a file of its owner alone: chmod 600 %s", name, name)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, 4<<10))
+	if key := strings.TrimSpace(string(data)); err == nil && key != "" {
+		return key, nil
+	}
+	return "", errors.Join(fmt.Errorf("key of Blaxel: %s is empty", name), err)
+}
+
+// header are the fields that authenticate a request.
+func (a *api) header() http.Header {
+	return http.Header{
+		"X-Blaxel-Authorization": {"Bearer " + a.key},
+		"X-Blaxel-Workspace":     {a.workspace},
+		"Blaxel-Version":         {apiVersion},
+		"User-Agent":             {"agentctl"},
+	}
+}
+
+// answer is the error of a request that was answered.
+type answer struct {
+	status        int
+	code, message string
+}
+
+func (e *answer) Error() string {
+	out := fmt.Sprintf("Blaxel answers %d", e.status)
+	if e.code != "" {
+		out += " " + e.code
+	}
+	if e.message != "" {
+		out += ": " + e.message
+	}
+	return out
+}
+
+// passes reports whether the same request may be answered otherwise.
+func (e *answer) passes() bool { return e.status >= 500 || e.status == http.StatusTooManyRequests }
+
+// statusOf is the status of the answer in an error; 0: none.
+func statusOf(err error) int {
+	var a *answer
+	if errors.As(err, &a) {
+		return a.status
+	}
+	return 0
+}
+
+// call sends a request with a body of JSON, or none, and reads the answer into out, if that is not nil.
+func (a *api) call(ctx context.Context, method, address string, in, out any) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
+	}
+	return a.send(ctx, method, address, "application/json", body, out)
+}
+
+func (a *api) send(ctx context.Context, method, address, kind string, body []byte, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header = a.header()
+	if body != nil {
+		req.Header.Set("Content-Type", kind)
+	}
+	res, err := a.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask Blaxel: %w", err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("ask Blaxel: %w", err)
+	}
+	if res.StatusCode/100 != 2 {
+		return failure(res.StatusCode, data)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return fmt.Errorf("read the answer of Blaxel: %w", err)
+	}
+	return nil
+}
+
+// maxSaid bounds what is shown of an answer, in characters.
+const maxSaid = 300
+
+// failure is the error of an answer. The control plane and the API of a sandbox name its parts differently,
+// and a gateway before them answers with a page.
+func failure(status int, data []byte) error {
+	var said struct {
+		Code    any    `json:"code"`
+		Error   string `json:"error"`
+		Message string `json:"message"`
+	}
+	e := &answer{status: status}
+	if json.Unmarshal(data, &said) == nil {
+		code, _ := said.Code.(string)
+		e.code = text.Short(cmp.Or(code, said.Error), maxSaid)
+		e.message = text.Short(said.Message, maxSaid)
+	}
+	return e
+}
+
+// again calls do until it succeeds, fails for good, or ctx ends.
+func again(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		var a *answer
+		if err == nil || errors.As(err, &a) && !a.passes() || !pause(ctx, retryWait) {
+			return err
+		}
+	}
+}
+
+func pause(ctx context.Context, wait time.Duration) bool {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Labels of sandboxes.
+const (
+	labelOwner = "agentsh-owner" // the state directory of the controller
+	labelRun   = "agentsh-run"
+)
+
+// record is a sandbox as the control plane describes it. Fields without omitempty are always sent.
+type record struct {
+	Metadata metadata  `json:"metadata"`
+	Spec     spec      `json:"spec"`
+	Status   string    `json:"status,omitempty"`
+	Errors   []trouble `json:"errors,omitempty"`
+}
+
+type metadata struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
+	URL    string            `json:"url,omitempty"`
+}
+
+type spec struct {
+	Region    string    `json:"region,omitempty"`
+	Runtime   runtime   `json:"runtime"`
+	Lifecycle lifecycle `json:"lifecycle"`
+}
+
+type runtime struct {
+	Image      string            `json:"image"`
+	Memory     int64             `json:"memory"`
+	Generation string            `json:"generation,omitempty"`
+	Ports      []port            `json:"ports,omitempty"`
+	ExtraArgs  map[string]string `json:"extraArgs,omitempty"`
+}
+
+type port struct {
+	Name     string `json:"name"`
+	Target   int    `json:"target"`
+	Protocol string `json:"protocol"`
+}
+
+type lifecycle struct {
+	Policies []expiration `json:"expirationPolicies,omitempty"`
+}
+
+type expiration struct {
+	Type   string `json:"type"`
+	Value  string `json:"value"`
+	Action string `json:"action"`
+}
+
+// trouble is what Blaxel says about a virtual machine that failed.
+type trouble struct {
+	Message string `json:"message"`
+	Fatal   bool   `json:"fatal"`
+}
+
+// gone reports whether a sandbox is no more, or is being deleted.
+func (r record) gone() bool { return r.Status == "TERMINATED" || r.Status == "DELETING" }
+
+// ended is the end that a record shows, or nil.
+func (r record) ended() error {
+	end := &sandbox.End{Kind: sandbox.EndDied, Hint: "start the run again"}
+	switch {
+	case r.gone():
+		end.Kind, end.Text = sandbox.EndRemoved, "somebody deleted the sandbox at Blaxel, or it was there longer than it may"
+	case r.Status == "FAILED":
+		end.Text = "the virtual machine at Blaxel failed"
+	case r.Status == "DEACTIVATED" || r.Status == "DEACTIVATING" || strings.HasPrefix(r.Status, "ARCHIV"):
+		end.Kind, end.Text = sandbox.EndKilled, "somebody switched the sandbox at Blaxel off"
+	default:
+		return nil
+	}
+	for _, t := range r.Errors {
+		if t.Fatal && t.Message != "" {
+			end.Text += ": " + text.Short(t.Message, maxSaid)
+		}
+	}
+	return end
+}
+
+func (a *api) address(name string) string {
+	out := a.base + "/sandboxes"
+	if name != "" {
+		out += "/" + url.PathEscape(name)
+	}
+	return out
+}
+
+// check asks for a page of sandboxes: the key must be good for the workspace.
+func (a *api) check(ctx context.Context) error {
+	err := a.call(ctx, http.MethodGet, a.address("")+"?limit=1", nil, nil)
+	return a.explain("list sandboxes", err)
+}
+
+// list lists all sandboxes of the workspace.
+func (a *api) list(ctx context.Context) ([]record, error) {
+	var out []record
+	seen := map[string]bool{}
+	for cursor := ""; ; {
+		var page struct {
+			Data []record `json:"data"`
+			Meta struct {
+				Next string `json:"nextCursor"`
+			} `json:"meta"`
+		}
+		query := url.Values{"limit": {"200"}}
+		if cursor != "" {
+			query.Set("cursor", cursor)
+		}
+		if err := a.call(ctx, http.MethodGet, a.address("")+"?"+query.Encode(), nil, &page); err != nil {
+			return nil, a.explain("list sandboxes", err)
+		}
+		out = append(out, page.Data...)
+		if cursor = page.Meta.Next; cursor == "" || seen[cursor] {
+			return out, nil
+		}
+		seen[cursor] = true
+	}
+}
+
+func (a *api) get(ctx context.Context, name string) (r record, err error) {
+	err = a.call(ctx, http.MethodGet, a.address(name), nil, &r)
+	return r, err
+}
+
+// remove deletes a sandbox. One that is gone is no error.
+func (a *api) remove(ctx context.Context, name string) error {
+	err := again(ctx, func() error { return a.call(ctx, http.MethodDelete, a.address(name), nil, nil) })
+	if status := statusOf(err); status == http.StatusNotFound || status == http.StatusConflict { // it is being deleted
+		return nil
+	}
+	return a.explain("delete "+name, err)
+}
+
+// explain says what an answer means for a run.
+func (a *api) explain(what string, err error) error {
+	var said *answer
+	if !errors.As(err, &said) {
+		if err == nil {
+			return nil
+		}
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	end := &sandbox.End{Kind: sandbox.EndRefused, Text: what + ": " + said.Error(), Err: err}
+	about := strings.ToLower(said.code + " " + said.message)
+	has := func(words ...string) bool {
+		for _, w := range words {
+			if strings.Contains(about, w) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case said.status == http.StatusUnauthorized:
+		end.Hint = "make a key for workspace " + a.workspace + " in Blaxel's console, and put it into BL_API_KEY or the file of --connect-key"
+	case said.status == http.StatusPaymentRequired, said.status == http.StatusTooManyRequests, has("quota", "limit", "exceeded"):
+		end.Kind = sandbox.EndQuota
+		end.Hint = "delete sandboxes of the workspace ('agentctl gc' finds those of this host), or have the quota raised"
+	case said.status == http.StatusForbidden:
+		end.Hint = "the key may not do that in workspace " + a.workspace + ": take the key of a member who may"
+	case said.status == http.StatusConflict:
+		end.Hint = "a sandbox of that name is there: 'agentctl gc' removes those of this host"
+	case said.status == http.StatusBadRequest && has("region"):
+		end.Hint = "name a region of the workspace: --connect " + scheme + a.workspace + "/REGION, as in /us-pdx-1, or BL_REGION"
+	case said.status/100 == 4 && has("image"):
+		end.Kind, end.Hint = sandbox.EndImage, "name an image of the workspace in the harness; 'bl get images' lists them"
+	case said.passes():
+		end.Kind, end.Hint = sandbox.EndUnreachable, "start the run again later"
+	}
+	return end
+}

@@ -1,0 +1,240 @@
+// Package blaxel makes sandboxes at Blaxel, by its REST interface. Each sandbox of a run is one of
+// Blaxel's: a micro virtual machine made from the image of the harness.
+//
+// api.go speaks the REST interface. place.go makes the virtual machine: it sends agentsh and a key, and
+// has Blaxel's sandbox API start agentsh serve --listen there. Streams are WebSockets to that port, and
+// package remote makes the sandbox over them. agentsh ends itself when its sandbox has ended. Blaxel then
+// has nothing that keeps the virtual machine awake, and deletes it after a time.
+//
+// The shapes of requests and answers are those of the vendor's library, @blaxel/core 0.3.21, which drives
+// the double of the tests too.
+package blaxel
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/local"
+	"agentsh/controller/sandbox/remote"
+	"agentsh/internal/agentfile"
+	"agentsh/internal/statedir"
+	"agentsh/internal/wire"
+)
+
+// Name is the name of the backend.
+const Name = "blaxel"
+
+// scheme begins the addresses of workspaces.
+const scheme = "workspace:"
+
+// Forms says what an address may be.
+const Forms = scheme + "NAME, " + scheme + "NAME/REGION"
+
+// Config configures a backend.
+type Config struct {
+	Address string // of the workspace, see [Forms]; empty: BL_WORKSPACE and BL_REGION
+	KeyFile string // has Blaxel's API key; empty: BL_API_KEY
+	State   statedir.Dir
+	Agentsh string        // path of the supervisor's program; empty: see [agentfile.Find]
+	Lease   time.Duration // see [remote.Config]
+	Look    bool          // see [remote.Config]
+	Getenv  func(string) string
+}
+
+// Backend makes sandboxes in one workspace.
+type Backend struct {
+	cfg    Config
+	region string
+	api    *api
+	here   *local.Backend // has the directories on this host
+}
+
+// Open makes a backend. It connects to nothing yet.
+func Open(cfg Config) (*Backend, error) {
+	cfg.Lease = cmp.Or(cfg.Lease, remote.DefaultLease)
+	workspace, region := cfg.Getenv("BL_WORKSPACE"), cfg.Getenv("BL_REGION")
+	if cfg.Address != "" {
+		rest, ok := strings.CutPrefix(cfg.Address, scheme)
+		name, in, _ := strings.Cut(rest, "/")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%.200q is no address of a workspace: it is one of %s", cfg.Address, Forms)
+		}
+		workspace, region = name, cmp.Or(in, region)
+	}
+	if workspace == "" {
+		return nil, errors.New("no workspace: write --connect " + scheme + "NAME, or set BL_WORKSPACE")
+	}
+	key := cfg.Getenv("BL_API_KEY")
+	if cfg.KeyFile != "" {
+		var err error
+		if key, err = readKey(cfg.KeyFile); err != nil {
+			return nil, err
+		}
+	}
+	if key == "" {
+		return nil, errors.New("no key: write --connect-key FILE, or set BL_API_KEY")
+	}
+	a, err := newAPI(cmp.Or(cfg.Getenv("BL_API_URL"), defaultURL), workspace, key)
+	if err != nil {
+		return nil, err
+	}
+	return &Backend{cfg: cfg, region: region, api: a, here: local.New(local.Config{State: cfg.State})}, nil
+}
+
+// Name implements [sandbox.Backend].
+func (b *Backend) Name() string { return Name }
+
+// at names the workspace in the directories of sandboxes.
+func (b *Backend) at() string { return Name + " " + b.api.base + " " + b.api.workspace }
+
+// Pull implements [sandbox.Puller]. Blaxel gets images, so only a name with a digest has one here.
+func (b *Backend) Pull(_ context.Context, name string) (sandbox.Image, error) {
+	out := sandbox.Image{Name: name, ID: name}
+	if _, digest, ok := strings.Cut(name, "@"); ok {
+		out.Digest = digest
+	}
+	return out, nil
+}
+
+// minMemory is the least memory of a virtual machine, in MiB.
+const minMemory = 512
+
+// Check implements [sandbox.Backend]. It asks Blaxel whether the key is good for the workspace.
+func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
+	c := s.Container
+	switch {
+	case s.Image != "":
+		return errors.New("a root file system of this host is for the local backend: leave out --image")
+	case s.Keep > 0:
+		return errors.New("a sandbox at Blaxel ends with its run: leave out --keep-sandbox, or use the local backend")
+	case c.Image.ID == "":
+		return errors.New(
+			"backend blaxel makes a virtual machine: write image: NAME in the harness, as in image: blaxel/base-image:latest",
+		)
+	case c.User != "" || c.PIDs > 0 || c.CPUs > 0 || c.DiskMB > 0 || len(c.Mounts) > 0:
+		return errors.New("container: Blaxel takes memory_mb alone, which decides about processors and disk too: leave out the rest")
+	case c.Network != "":
+		return errors.New("container.network: the policy decides about the network of a sandbox at Blaxel: leave it out")
+	case c.MemoryMB != 0 && c.MemoryMB < minMemory:
+		return fmt.Errorf("container.memory_mb: %d: at least %d at Blaxel", c.MemoryMB, minMemory)
+	}
+	if _, err := b.program(); err != nil {
+		return err
+	}
+	return b.api.check(ctx)
+}
+
+// arch is the architecture of Blaxel's machines.
+const arch = "amd64"
+
+// program is the supervisor's program for the virtual machines.
+func (b *Backend) program() (string, error) {
+	if b.cfg.Agentsh != "" {
+		return b.cfg.Agentsh, agentfile.Check(b.cfg.Agentsh, arch)
+	}
+	program, err := agentfile.Find(arch)
+	if err != nil {
+		return "", fmt.Errorf("find supervisor: %w", err)
+	}
+	return program, nil
+}
+
+// Create implements [sandbox.Backend].
+func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	s.Policy = guarded(s.Policy)
+	p := &place{b: b, spec: s}
+	return remote.New(p.remote()).Create(ctx, s)
+}
+
+// apiPolicy is the policy that a session at Blaxel has before its own. Blaxel's sandbox API listens at port 8080 of the
+// virtual machine and asks for no key there: whoever reaches it starts processes and writes files past every policy.
+const apiPolicy = `{"version": 1, "name": "blaxel", "extends": [%q], "network_rules": [{
+  "name": "blaxel-sandbox-api", "ports": [8080], "decision": "deny", "message": "the sandbox API of Blaxel is not for commands",
+  "cidrs": ["0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
+    "::/127", "fc00::/7", "fe80::/10"]}]}
+`
+
+// guarded puts the rule against the sandbox API before a policy.
+func guarded(policy []wire.PolicySource) []wire.PolicySource {
+	if len(policy) == 0 {
+		return nil
+	}
+	main := policy[0].Name
+	own := wire.PolicySource{Name: path.Join(path.Dir(main), "blaxel.yaml"), Data: fmt.Appendf(nil, apiPolicy, main)}
+	return append([]wire.PolicySource{own}, policy...)
+}
+
+// Take implements [sandbox.Taker].
+func (b *Backend) Take(ctx context.Context, runID string) (sandbox.Sandbox, error) {
+	p := &place{b: b, spec: sandbox.Spec{RunID: runID}}
+	if err := p.find(ctx); err != nil {
+		return nil, err
+	}
+	return remote.New(p.remote()).Take(ctx, runID)
+}
+
+// Collect implements [sandbox.Backend].
+func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
+	there, err := b.collect(ctx, false)
+	here, hereErr := b.here.Collect(ctx)
+	return remote.Merge(there, here), errors.Join(err, hereErr)
+}
+
+// Leftovers implements [sandbox.Backend].
+func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
+	there, err := b.collect(ctx, true)
+	here, hereErr := b.here.Leftovers(ctx)
+	return remote.Merge(there, here), errors.Join(err, hereErr)
+}
+
+// collect deletes the sandboxes of this host at Blaxel whose controllers are gone.
+func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover, error) {
+	_, dead, err := b.here.Elsewhere(b.at())
+	if err != nil || len(dead) == 0 && !b.cfg.Look {
+		return nil, err
+	}
+	owner, err := remote.Owner(b.cfg.State)
+	if err != nil {
+		return nil, err
+	}
+	all, err := b.api.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Asked after the list: a sandbox that was made since is not in it.
+	live, _, err := b.here.Elsewhere(b.at())
+	if err != nil {
+		return nil, err
+	}
+	alive := map[string]bool{}
+	for _, id := range live {
+		alive[id] = true
+	}
+	var out []sandbox.Leftover
+	for _, r := range all {
+		run := r.Metadata.Labels[labelRun]
+		if r.Metadata.Labels[labelOwner] != owner || run == "" || alive[run] || r.gone() {
+			continue
+		}
+		l := sandbox.Leftover{ID: run, RunID: run}
+		if !dryRun {
+			l.Err = b.api.remove(ctx, r.Metadata.Name)
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// UsesImage implements [sandbox.Backend].
+func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
+
+var (
+	_ sandbox.Puller = (*Backend)(nil)
+	_ sandbox.Taker  = (*Backend)(nil)
+)

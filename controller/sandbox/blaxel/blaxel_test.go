@@ -1,0 +1,335 @@
+package blaxel
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/sandboxtest"
+	"agentsh/internal/blaxeldouble"
+	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
+	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if program != "" {
+		_ = os.RemoveAll(filepath.Dir(program))
+	}
+	os.Exit(code)
+}
+
+var program string
+
+var built = sync.OnceValue(func() error {
+	dir, err := os.MkdirTemp("", "agentsh-blaxel-test-")
+	if err != nil {
+		return err
+	}
+	program = filepath.Join(dir, "agentsh")
+	out, err := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags", "-s -w", "-o", program, "agentsh/cmd/agentsh").
+		CombinedOutput()
+	if err != nil {
+		err = errors.Join(err, errors.New(string(out)))
+	}
+	return err
+})
+
+// open makes a backend of a double.
+func open(t *testing.T, d *blaxeldouble.Double) *Backend {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	if err := built(); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "blaxel") // /opt and /root are the double's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = statedir.RemoveTree(dir) })
+	state, err := statedir.Open(layout.State(filepath.Join(dir, "state")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(Config{State: state, Agentsh: program, Lease: 20 * time.Second, Look: true, Getenv: d.Getenv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+var container = sandbox.Container{Image: sandbox.Image{Name: blaxeldouble.Image, ID: blaxeldouble.Image}}
+
+// described is a sandbox of a test.
+func described(id string) sandbox.Spec {
+	const policy = "version: 1\nname: all\ncommand_rules: [{name: all, commands: ['*'], decision: allow}]\n" +
+		"network_rules: [{name: local, domains: [localhost], ports: ['1-65535'], decision: allow}]\nfile_rules:\n" +
+		"  - {name: own, paths: ['/sandbox', '/sandbox/**', '/dev/null'], operations: ['*'], decision: allow}\n" +
+		"  - {name: system, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**', '/etc/ld.so.cache'],\n" +
+		"     operations: [read, list, stat, execute], decision: allow}\n"
+	return sandbox.Spec{
+		RunID: id, Policy: []wire.PolicySource{{Name: "all.yaml", Data: []byte(policy)}}, Home: "/sandbox/home", Container: container,
+		Vars: map[string]string{"WORKSPACE": "/sandbox", "PROJECT_ROOT": "/sandbox", "HOME": "/sandbox/home", "TMPDIR": "/tmp"},
+	}
+}
+
+func TestASandboxAtADouble(t *testing.T) {
+	d := blaxeldouble.New(t)
+	d.Slowly(2)
+	b := open(t, d)
+	sandboxtest.Run(t, b, sandbox.Container{Image: sandbox.Image{Name: blaxeldouble.Image}})
+	if left := d.Names(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// kindOf is the kind of the end in an error.
+func kindOf(err error) sandbox.EndKind {
+	var end *sandbox.End
+	if errors.As(err, &end) {
+		return end.Kind
+	}
+	return ""
+}
+
+// TestWhatBlaxelRefusesIsNamed has each refusal of the control plane.
+func TestWhatBlaxelRefusesIsNamed(t *testing.T) {
+	with := func(key, value string) func(*blaxeldouble.Double, *Config) {
+		return func(d *blaxeldouble.Double, c *Config) {
+			c.Getenv = func(name string) string {
+				if name == key {
+					return value
+				}
+				return d.Getenv(name)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		prepare func(*blaxeldouble.Double, *Config)
+		image   string
+		kind    sandbox.EndKind
+		says    string
+	}{
+		{"another key", with("BL_API_KEY", "other"), "", sandbox.EndRefused, "BL_API_KEY"},
+		{"another workspace", with("BL_WORKSPACE", "other"), "", sandbox.EndRefused, "workspace other"},
+		{"no region of that name", with("BL_REGION", "moon"), "", sandbox.EndRefused, "/REGION"},
+		{"no image of that name", nil, "none", sandbox.EndImage, "bl get images"},
+		{"a full quota", func(d *blaxeldouble.Double, _ *Config) { d.Quota(0) }, "", sandbox.EndQuota, "agentctl gc"},
+		{"no money", func(d *blaxeldouble.Double, _ *Config) {
+			d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusPaymentRequired, "")
+		}, "", sandbox.EndQuota, "agentctl gc"},
+		{"an image that does not start agentsh", func(d *blaxeldouble.Double, _ *Config) {
+			d.Refuse(http.MethodPost, "/process", 9, http.StatusBadRequest, `{"error": "no sh"}`)
+		}, "", "", "sha256sum"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := blaxeldouble.New(t)
+			b := open(t, d)
+			cfg := b.cfg
+			if tt.prepare != nil {
+				tt.prepare(d, &cfg)
+			}
+			b, err := Open(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := described("refused-1")
+			if tt.image != "" {
+				s.Container.Image.ID = tt.image
+			}
+			err = b.Check(t.Context(), s)
+			if err == nil {
+				_, err = b.Create(t.Context(), s)
+			}
+			var end *sandbox.End
+			said := ""
+			if err != nil {
+				said = err.Error()
+			}
+			if errors.As(err, &end) {
+				said += end.Hint
+			}
+			if kindOf(err) != tt.kind || !strings.Contains(said, tt.says) {
+				t.Errorf("%v, kind %q, want %q and %q", said, kindOf(err), tt.kind, tt.says)
+			}
+			if strings.Contains(said, blaxeldouble.Key) {
+				t.Errorf("the key is shown: %s", said)
+			}
+			if left := d.Names(); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+}
+
+// made makes a sandbox that is ready.
+func made(t *testing.T, b *Backend, id string) sandbox.Sandbox {
+	t.Helper()
+	box, err := b.Create(t.Context(), described(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := box.Delete(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := box.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return box
+}
+
+// says runs a command.
+func says(t *testing.T, box sandbox.Sandbox, argv ...string) (string, error) {
+	t.Helper()
+	var out strings.Builder
+	_, err := box.Run(t.Context(), wire.ExecRequest{Argv: argv, Cwd: "/sandbox"}, sandbox.Streams{Stdout: &out})
+	return out.String(), err
+}
+
+// TestAStreamThatIsCutComesBack cuts the streams as standby and gateways do, while a command prints.
+func TestAStreamThatIsCutComesBack(t *testing.T) {
+	d := blaxeldouble.New(t)
+	box := made(t, open(t, d), "cut-1")
+	cutting := make(chan struct{})
+	go func() {
+		defer close(cutting)
+		for range 3 {
+			d.Cut()
+			time.Sleep(300 * time.Millisecond) // streams that are cut at different times
+		}
+	}()
+	out, err := says(t, box, "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done")
+	<-cutting
+	if err != nil || out != "1\n2\n3\n4\n5\n6\n7\n8\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// TestTheEndOfAVirtualMachineIsNamed ends it from outside.
+func TestTheEndOfAVirtualMachineIsNamed(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(*blaxeldouble.Double)
+		kind sandbox.EndKind
+		says string
+	}{
+		{"deleted", func(d *blaxeldouble.Double) { d.Delete("agentsh-ended-1") }, sandbox.EndRemoved, "no more"},
+		{"failed", func(d *blaxeldouble.Double) { d.Fail("agentsh-ended-1", "out of memory") }, sandbox.EndDied, "out of memory"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := blaxeldouble.New(t)
+			box := made(t, open(t, d), "ended-1")
+			tt.end(d)
+			d.Cut()
+			<-box.Gone()
+			if err := box.Cause(); kindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// TestSandboxesOfDeadControllersAreFound leaves sandboxes as a killed controller does.
+func TestSandboxesOfDeadControllersAreFound(t *testing.T) {
+	d := blaxeldouble.New(t)
+	b := open(t, d)
+	for _, id := range []string{"dead-1", "dead-2", "dead-3"} {
+		p := &place{b: b, spec: described(id)}
+		if _, err := p.Open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	living := made(t, b, "living-1")
+	left, err := b.Leftovers(t.Context())
+	if err != nil || len(left) != 3 {
+		t.Fatalf("%+v, %v", left, err)
+	}
+	if left, err = b.Collect(t.Context()); err != nil || len(left) != 3 {
+		t.Fatalf("%+v, %v", left, err)
+	}
+	if names := d.Names(); !slices.Equal(names, []string{"agentsh-living-1"}) {
+		t.Errorf("there are %q", names)
+	}
+	if out, err := says(t, living, "echo", "here"); err != nil || out != "here\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// TestAGatewayThatGivesUpIsNoFailure has the answer of the control plane lost: it makes the sandbox all the same.
+func TestAGatewayThatGivesUpIsNoFailure(t *testing.T) {
+	d := blaxeldouble.New(t)
+	b := open(t, d)
+	d.Refuse(http.MethodGet, "/sandboxes/", 2, http.StatusBadGateway, "<html>")
+	d.Refuse(http.MethodDelete, "/sandboxes/", 1, http.StatusServiceUnavailable, "<html>")
+	d.Slowly(1)
+	box := made(t, b, "gateway-1")
+	if out, err := says(t, box, "echo", "here"); err != nil || out != "here\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// TestSettingsOfBlaxelAreChecked needs no network.
+func TestSettingsOfBlaxelAreChecked(t *testing.T) {
+	open := filepath.Join(t.TempDir(), "open")
+	if err := os.WriteFile(open, []byte("key\n"), 0o644); err != nil { //nolint:gosec // the mode is what is tested
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		cfg  Config
+		env  map[string]string
+		says string
+	}{
+		{"no workspace", Config{}, map[string]string{"BL_API_KEY": "k"}, "BL_WORKSPACE"},
+		{"no key", Config{}, map[string]string{"BL_WORKSPACE": "w"}, "BL_API_KEY"},
+		{"another address", Config{Address: "tcp://x"}, map[string]string{"BL_API_KEY": "k"}, "workspace:NAME"},
+		{"a key that others read", Config{KeyFile: open}, map[string]string{"BL_WORKSPACE": "w"}, "chmod 600"},
+		{"a key with a line break", Config{}, map[string]string{"BL_WORKSPACE": "w", "BL_API_KEY": "a\nb"}, "blanks"},
+		{"an address in the clear", Config{}, map[string]string{
+			"BL_WORKSPACE": "w", "BL_API_KEY": "k", "BL_API_URL": "http://example.com",
+		}, "https://"},
+	} {
+		tt.cfg.Getenv = func(name string) string { return tt.env[name] }
+		if _, err := Open(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// TestTheSandboxAPIIsOutOfReach has a server at its port, and a policy that allows all ports of the machine.
+func TestTheSandboxAPIIsOutOfReach(t *testing.T) {
+	testenv.Need(t, testenv.Program("python3"))
+	d := blaxeldouble.New(t)
+	b := open(t, d)
+	box := made(t, b, "api-1")
+	for _, port := range []string{"8080", "8081"} {
+		if err := d.Serve("agentsh-api-1", port); err != nil {
+			t.Fatal(err)
+		}
+		out, err := says(
+			t,
+			box,
+			"bash",
+			"-c",
+			`exec 3<>/dev/tcp/localhost/$0 && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && head -n 1 <&3`,
+			port,
+		)
+		if reached := strings.Contains(out, "200"); err != nil || reached != (port == "8081") {
+			t.Errorf("port %s: %q, %v", port, out, err)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+// The vendor's library does with the double what the backend does with Blaxel.
+import assert from "node:assert/strict";
+import { SandboxInstance } from "@blaxel/core";
+
+const name = "sdk-1", image = "blaxel/base-image:latest", region = process.env.BL_REGION;
+await assert.rejects(SandboxInstance.create({ name, image, region: "moon" }), { code: "INVALID_REGION" });
+await assert.rejects(SandboxInstance.create({ name, image: "none", region }), { code: "IMAGE_NOT_FOUND" });
+const box = await SandboxInstance.create({
+  name, image, region, memory: 4096, labels: { "agentsh-run": "sdk" }, extraArgs: { landlock: "enabled" },
+  ports: [{ name: "agentsh", target: 7000, protocol: "HTTP" }],
+  lifecycle: { expirationPolicies: [{ type: "ttl-idle", value: "30m", action: "delete" }] },
+});
+assert.equal(box.metadata.name, name);
+assert.equal((await SandboxInstance.get(name)).status, "DEPLOYED");
+await assert.rejects(SandboxInstance.create({ name, image, region }), { code: "SANDBOX_ALREADY_EXISTS" });
+
+const done = await box.process.exec({ command: "echo out; echo err >&2; exit 3", waitForCompletion: true });
+assert.deepEqual([done.status, done.exitCode, done.stdout, done.stderr], ["failed", 3, "out\n", "err\n"]);
+
+const large = Buffer.alloc(11 << 20, "0123456789abcdef");
+await box.fs.writeBinary("/opt/agentsh/large", large);
+await box.fs.writeBinary("/opt/agentsh/small", Buffer.from("small\n"));
+const sums = await box.process.exec({ command: "sha256sum </opt/agentsh/large; cat /opt/agentsh/small", waitForCompletion: true });
+const { createHash } = await import("node:crypto");
+assert.equal(sums.stdout, createHash("sha256").update(large).digest("hex") + "  -\nsmall\n");
+assert.equal(await box.fs.read("/opt/agentsh/small"), "small\n");
+
+const server = "import http.server as h\nclass H(h.BaseHTTPRequestHandler):\n def do_GET(s):\n  s.send_response(200); s.end_headers(); s.wfile.write(str(s.headers.get('x-blaxel-authorization')).encode())\nh.HTTPServer(('', 7000), H).serve_forever()";
+await box.fs.write("/opt/agentsh/server.py", server);
+const running = await box.process.exec({ name: "server", command: "exec python3 /opt/agentsh/server.py", keepAlive: true, timeout: 0 });
+assert.equal(running.status, "running");
+assert.equal((await box.process.get("server")).status, "running");
+let answer;
+for (let i = 0; i < 100 && !answer?.ok; i++) {
+  answer = await box.fetch(7000, "/");
+  if (!answer.ok) await new Promise((resolve) => setTimeout(resolve, 100));
+}
+assert.equal(await answer.text(), "None"); // the key stays outside of the machine
+
+await SandboxInstance.create({ name: "sdk-2", image, region });
+await SandboxInstance.create({ name: "sdk-3", image, region });
+const names = [];
+for await (const one of await SandboxInstance.list()) names.push(one.metadata.name);
+assert.deepEqual(names, ["sdk-1", "sdk-2", "sdk-3"]);
+for (const one of names) await SandboxInstance.delete(one);
+await assert.rejects(SandboxInstance.get(name), { code: "SANDBOX_NOT_FOUND" });
+console.log("driven");
+process.exit(0);
