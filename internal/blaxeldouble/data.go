@@ -1,18 +1,17 @@
 package blaxeldouble
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
-
-	"context"
-	"net"
 )
 
 // data answers as the sandbox API of a virtual machine.

@@ -2,6 +2,7 @@ package blaxeldouble
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -58,7 +59,20 @@ func newMachine(dir string) (*machine, error) {
 	m := &machine{record: map[string]any{}, uploads: map[string]*upload{}}
 	const script = `mount --make-rprivate / && mount --bind "$0/opt" /opt && mount --bind "$0/root" /root &&
 mount --bind "$0/lib" /var/lib && ip link set lo up && echo up && exec cat`
-	m.init = exec.Command("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script, dir)
+	m.init = exec.CommandContext(
+		context.Background(),
+		"unshare",
+		"--mount",
+		"--net",
+		"--pid",
+		"--fork",
+		"--mount-proc",
+		"--kill-child",
+		"sh",
+		"-c",
+		script,
+		dir,
+	)
 	// It ends with its standard input, and so with this process.
 	_, err := m.init.StdinPipe()
 	if err != nil {
@@ -102,7 +116,10 @@ func (m *machine) command(dir string, argv ...string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	return exec.Command("nsenter", append([]string{"--target", pid, "--mount", "--net", "--pid", "--wdns=" + dir}, argv...)...), nil
+	return exec.CommandContext(
+		context.Background(),
+		"nsenter",
+		append([]string{"--target", pid, "--mount", "--net", "--pid", "--wdns=" + dir}, argv...)...), nil
 }
 
 // start starts a process, as the sandbox API does: without an environment, by sh -c.
@@ -226,7 +243,7 @@ func (m *machine) dial(port string) (conn net.Conn, err error) {
 		}
 		defer f.Close()
 		if err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err == nil {
-			conn, err = net.Dial("tcp4", "127.0.0.1:"+port)
+			conn, err = (&net.Dialer{}).DialContext(context.Background(), "tcp4", "127.0.0.1:"+port)
 		}
 	}()
 	<-done

@@ -136,26 +136,33 @@ func statusOf(err error) int {
 
 // call sends a request with a body of JSON, or none, and reads the answer into out, if that is not nil.
 func (a *api) call(ctx context.Context, method, address string, in, out any) error {
-	var body []byte
+	var b body
 	if in != nil {
 		var err error
-		if body, err = json.Marshal(in); err != nil {
+		if b.data, err = json.Marshal(in); err != nil {
 			return err
 		}
+		b.kind = "application/json"
 	}
-	return a.send(ctx, method, address, "application/json", body, out)
+	return a.send(ctx, method, address, b, out)
 }
 
-func (a *api) send(ctx context.Context, method, address, kind string, body []byte, out any) error {
+// body is the body of a request; zero: none.
+type body struct {
+	kind string // its media type
+	data []byte
+}
+
+func (a *api) send(ctx context.Context, method, address string, b body, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(b.data))
 	if err != nil {
 		return err
 	}
 	req.Header = a.header()
-	if body != nil {
-		req.Header.Set("Content-Type", kind)
+	if b.kind != "" {
+		req.Header.Set("Content-Type", b.kind)
 	}
 	res, err := a.http.Do(req)
 	if err != nil {

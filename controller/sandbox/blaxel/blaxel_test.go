@@ -200,21 +200,28 @@ func says(t *testing.T, box sandbox.Sandbox, argv ...string) (string, error) {
 	return out.String(), err
 }
 
+// cutting is the output of a command. It cuts the streams when a line arrives.
+type cutting struct {
+	strings.Builder
+	d *blaxeldouble.Double
+}
+
+func (c *cutting) Write(p []byte) (int, error) {
+	c.d.Cut()
+	return c.Builder.Write(p)
+}
+
 // TestAStreamThatIsCutComesBack cuts the streams as standby and gateways do, while a command prints.
 func TestAStreamThatIsCutComesBack(t *testing.T) {
 	d := blaxeldouble.New(t)
 	box := made(t, open(t, d), "cut-1")
-	cutting := make(chan struct{})
-	go func() {
-		defer close(cutting)
-		for range 3 {
-			d.Cut()
-			time.Sleep(300 * time.Millisecond) // streams that are cut at different times
-		}
-	}()
-	out, err := says(t, box, "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done")
-	<-cutting
-	if err != nil || out != "1\n2\n3\n4\n5\n6\n7\n8\n" {
+	out := &cutting{d: d}
+	_, err := box.Run(
+		t.Context(),
+		wire.ExecRequest{Argv: []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done"}, Cwd: "/sandbox"},
+		sandbox.Streams{Stdout: out},
+	)
+	if err != nil || out.String() != "1\n2\n3\n4\n5\n6\n7\n8\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 }

@@ -68,15 +68,15 @@ func (p *place) digestOf(ctx context.Context, at, name string) string {
 
 // write writes a small file.
 func (a *api) write(ctx context.Context, at, name, mode string, data []byte) error {
-	body, kind, err := form(data, map[string]string{"permissions": mode, "path": name})
+	b, err := form(data, map[string]string{"permissions": mode, "path": name})
 	if err != nil {
 		return err
 	}
-	return a.send(ctx, http.MethodPut, fileAddress(at, name), kind, body, nil)
+	return a.send(ctx, http.MethodPut, fileAddress(at, name), b, nil)
 }
 
 // form is a form with a file.
-func form(data []byte, fields map[string]string) (body []byte, kind string, err error) {
+func form(data []byte, fields map[string]string) (body, error) {
 	var out bytes.Buffer
 	w := multipart.NewWriter(&out)
 	part, err := w.CreateFormFile("file", "file")
@@ -87,7 +87,7 @@ func form(data []byte, fields map[string]string) (body []byte, kind string, err 
 		err = errors.Join(err, w.WriteField(name, value))
 	}
 	err = errors.Join(err, w.Close()) // writes the end of the form
-	return out.Bytes(), w.FormDataContentType(), err
+	return body{w.FormDataContentType(), out.Bytes()}, err
 }
 
 // upload writes a large file in parts.
@@ -116,13 +116,13 @@ func (a *api) upload(ctx context.Context, at, name, mode string, data []byte) er
 	var parts []part
 	for n := 1; len(data) > 0; n++ {
 		size := min(partSize, len(data))
-		body, kind, err := form(data[:size], nil)
+		b, err := form(data[:size], nil)
 		if err != nil {
 			return err
 		}
 		one := part{Number: n}
 		err = again(ctx, func() error {
-			return a.send(ctx, http.MethodPut, fmt.Sprintf("%s/part?partNumber=%d", of, n), kind, body, &one)
+			return a.send(ctx, http.MethodPut, fmt.Sprintf("%s/part?partNumber=%d", of, n), b, &one)
 		})
 		if err != nil {
 			return err
