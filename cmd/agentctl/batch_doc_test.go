@@ -48,16 +48,27 @@ func TestTheBatchPageIsTrue(t *testing.T) {
 	}
 }
 
-// TestTheExampleOfABatchLoads reads examples/batch.
-func TestTheExampleOfABatchLoads(t *testing.T) {
-	spec, _, ps := batch.Load("../../examples/batch/batch.yaml", nil)
-	for _, p := range ps {
-		if !strings.Contains(p.Message, "is no directory") { // prepare.sh makes the repository
-			t.Error(p)
+// TestTheExamplesOfBatchesLoad reads examples/batch and examples/batch-in-cluster.
+func TestTheExamplesOfBatchesLoad(t *testing.T) {
+	for name, n := range map[string]int{"batch": 2, "batch-in-cluster": 4} {
+		spec, _, ps := batch.Load("../../examples/"+name+"/batch.yaml", nil)
+		for _, p := range ps {
+			if !strings.Contains(p.Message, "is no directory") { // prepare.sh and the Job make the repository
+				t.Error(p)
+			}
+		}
+		if spec == nil || len(spec.Items) != n {
+			t.Errorf("%s: %+v", name, spec)
 		}
 	}
-	if spec == nil || len(spec.Items) != 2 {
-		t.Errorf("%+v", spec)
+	p := newFixture(t, "true", "")
+	if err := os.CopyFS(p.path("examples"), os.DirFS("../../examples")); err != nil {
+		t.Fatal(err)
+	}
+	p.setenv = []string{"PART=api"}
+	out, _, code := p.try("", "lint", "--strict", "examples/batch-in-cluster/harness.yaml")
+	if code != 0 || !strings.Contains(out, "no problems") {
+		t.Errorf("%d\n%s", code, out)
 	}
 }
 
