@@ -170,7 +170,7 @@ func checkApprovals(p plan, to *webhook.Sender) error {
 		return nil
 	}
 	return badConfig("write approvals: {webhook: URL, key_file: FILE} in agentctl.yaml, or give --approval-webhook and --approval-key; "+
-		"see doc/approvals.md", "policy %s: approvals: {via: webhook}: no webhook is configured", shortName(p.harness.Path(p.harness.Policy)))
+		"see doc/batch.md", "policy %s: approvals: {via: webhook}: no webhook is configured", shortName(p.harness.Path(p.harness.Policy)))
 }
 
 // approvals are the questions of a sandbox that are sent to a webhook.

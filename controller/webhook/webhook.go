@@ -17,12 +17,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"agentsh/internal/text"
@@ -53,6 +56,8 @@ const (
 	maxReason   = 400
 	tolerance   = 5 * time.Minute // between the clocks of both sides
 	connectTime = 10 * time.Second
+	maxHeaders  = 64 << 10
+	attemptTime = time.Minute // of one request: a connection that is dead is found out, and the server is asked again
 )
 
 // Sender asks a server. It is safe for concurrent use.
@@ -60,6 +65,7 @@ type Sender struct {
 	url    string
 	key    []byte
 	client *http.Client
+	most   time.Duration // for one request
 	now    func() time.Time
 	after  func(time.Duration) <-chan time.Time
 }
@@ -83,7 +89,14 @@ func New(address, keyFile string) (*Sender, error) {
 	t, _ := http.DefaultTransport.(*http.Transport)
 	t = t.Clone()
 	t.TLSHandshakeTimeout, t.MaxConnsPerHost, t.MaxIdleConnsPerHost = connectTime, 32, 4
-	return &Sender{url: u.String(), key: key, now: time.Now, after: time.After, client: &http.Client{
+	t.MaxResponseHeaderBytes, t.DisableCompression = maxHeaders, true // what is signed is what was sent
+	dialer := &net.Dialer{Timeout: connectTime}
+	if u.Scheme == "http" {
+		dialer.Control = onlyLocal
+		t.Proxy = nil
+	}
+	t.DialContext = dialer.DialContext
+	return &Sender{url: u.String(), key: key, most: attemptTime, now: time.Now, after: time.After, client: &http.Client{
 		Transport: t,
 		CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse // another server would not have been named by the operator
@@ -96,9 +109,17 @@ func isLocal(host string) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
+// onlyLocal refuses connections that leave this machine, whatever a name server says of localhost.
+func onlyLocal(_, address string, _ syscall.RawConn) error {
+	if at, err := netip.ParseAddrPort(address); err != nil || !at.Addr().IsLoopback() {
+		return fmt.Errorf("%s is not this machine: write https", address)
+	}
+	return nil
+}
+
 // readKey reads a key: whsec_ and 24 to 64 bytes in base64.
 func readKey(name string) ([]byte, error) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is refused below
 	if err != nil {
 		return nil, fmt.Errorf("key of the webhook: %w", err)
 	}
@@ -196,6 +217,8 @@ func (s *Sender) Ask(ctx context.Context, run Run, p wire.Pending) (wire.Approva
 // once sends a request. again is the time after which the server wants to be asked again; 0: it has
 // decided.
 func (s *Sender) once(ctx context.Context, id string, body []byte) (got answer, again time.Duration, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.most, fmt.Errorf("it took more than %s", s.most))
+	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
 	if err != nil {
 		return got, 0, &Refusal{err.Error()}
@@ -286,10 +309,8 @@ func (s *Sender) verify(id string, h http.Header, body []byte) error {
 
 // readAnswer reads the body of an answer strictly.
 func readAnswer(data []byte) (a answer, err error) {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
 	bad := func(why string) error { return &Refusal{"the answer of the webhook " + why} }
-	if err := d.Decode(&a); err != nil || d.More() {
+	if !hasOnly(data, "type", "decision", "by", "reason", "always") || json.Unmarshal(data, &a) != nil {
 		return answer{}, bad("is not one JSON object of type, decision, by, reason and always")
 	}
 	switch {
@@ -305,4 +326,29 @@ func readAnswer(data []byte) (a answer, err error) {
 		return answer{}, bad("denies always: always is for allow")
 	}
 	return a, nil
+}
+
+// hasOnly reports whether data is one JSON object whose keys are among names, each of them once. Package
+// json takes the last of two keys, and keys in capitals.
+func hasOnly(data []byte, names ...string) bool {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if begin, err := d.Token(); err != nil || begin != json.Delim('{') {
+		return false
+	}
+	for d.More() {
+		key, err := d.Token()
+		i := slices.Index(names, fmt.Sprint(key))
+		if err != nil || i < 0 {
+			return false
+		}
+		names = slices.Delete(slices.Clone(names), i, i+1)
+		if d.Decode(new(json.RawMessage)) != nil {
+			return false
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return false
+	}
+	_, err := d.Token()
+	return errors.Is(err, io.EOF)
 }

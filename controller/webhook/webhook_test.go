@@ -1,10 +1,13 @@
 package webhook
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -156,9 +159,22 @@ func TestWhatIsNoFreshSignedAnswerAllowsNothing(t *testing.T) {
 			w.Header().Set("Location", "/x")
 			w.WriteHeader(307)
 		}, "status 307"},
-		"not found":           {func(_ *receiver, w http.ResponseWriter, _ string) { w.WriteHeader(404) }, "status 404"},
-		"no content":          {func(_ *receiver, w http.ResponseWriter, _ string) { w.WriteHeader(204) }, "status 204"},
-		"no JSON":             {answer("allow"), "not one JSON object"},
+		"not found":             {func(_ *receiver, w http.ResponseWriter, _ string) { w.WriteHeader(404) }, "status 404"},
+		"no content":            {func(_ *receiver, w http.ResponseWriter, _ string) { w.WriteHeader(204) }, "status 204"},
+		"no JSON":               {answer("allow"), "not one JSON object"},
+		"an object and a brace": {answer(allowed + "}"), "not one JSON object"},
+		"a list":                {answer("[" + allowed + "]"), "not one JSON object"},
+		"a key twice":           {answer(`{"type": "approval.answer", "decision": "deny", "decision": "allow", "by": "ada"}`), "not one JSON object"},
+		"a key in capitals":     {answer(`{"type": "approval.answer", "Decision": "allow", "by": "ada"}`), "not one JSON object"},
+		"a number for a name":   {answer(`{"type": "approval.answer", "decision": "allow", "by": 1}`), "not one JSON object"},
+		"compressed": {func(r *receiver, w http.ResponseWriter, id string) {
+			var packed bytes.Buffer
+			z := gzip.NewWriter(&packed)
+			_, _ = io.WriteString(z, allowed)
+			_ = z.Close()
+			w.Header().Set("Content-Encoding", "gzip")
+			r.signed(w, id, time.Now(), packed.String())
+		}, "not one JSON object"},
 		"two objects":         {answer(allowed + allowed), "not one JSON object"},
 		"an unknown key":      {answer(`{"type": "approval.answer", "decision": "allow", "by": "ada", "for": "1h"}`), "not one JSON object"},
 		"another type":        {answer(`{"type": "approval.request", "decision": "allow", "by": "ada"}`), "has not the type"},
@@ -245,6 +261,80 @@ func TestAServerThatIsAwayIsAskedUntilTheTimeIsOver(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the time is over") || !strings.Contains(err.Error(), "connection refused") ||
 		strings.Contains(err.Error(), "secret-path") {
 		t.Error(err)
+	}
+}
+
+// A request that hangs does not use up the time of the question.
+func TestAServerThatTakesItsTimeIsAskedAgain(t *testing.T) {
+	for name, hang := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"it says nothing": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"its body does not end": func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			for r.Context().Err() == nil {
+				_, _ = io.WriteString(w, "{")
+				w.(http.Flusher).Flush()
+				select {
+				case <-time.After(time.Millisecond):
+				case <-r.Context().Done():
+				}
+			}
+		},
+		"its headers are endless": func(w http.ResponseWriter, _ *http.Request) {
+			for i := range 200 {
+				w.Header().Set("X-"+strconv.Itoa(i), strings.Repeat("x", 1000))
+			}
+			w.WriteHeader(http.StatusOK)
+		},
+	} {
+		var s *Sender
+		n := 0
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, h *http.Request) {
+			_, _ = io.ReadAll(h.Body) // else its end is not seen
+			if n++; n == 1 {
+				hang(w, h)
+				return
+			}
+			(&receiver{sender: s}).signed(w, h.Header.Get(headerID), time.Now(), allowed)
+		}))
+		var err error
+		if s, err = New(server.URL, keyFile(t, key, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		s.most = 300 * time.Millisecond
+		s.after = func(time.Duration) <-chan time.Time {
+			s.most = time.Minute
+			return time.After(0)
+		}
+		if got, err := s.Ask(t.Context(), Run{}, pending()); err != nil || !got.Allow || n != 2 {
+			t.Errorf("%s: %+v, %v, asked %d times", name, got, err, n)
+		}
+		server.Close()
+	}
+}
+
+func TestAServerMustProveItsName(t *testing.T) {
+	asked := 0
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
+	defer server.Close()
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s, err := New(server.URL, keyFile(t, key, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.after = func(time.Duration) <-chan time.Time { cancel(); return nil }
+	if _, err := s.Ask(ctx, Run{}, pending()); err == nil || !strings.Contains(err.Error(), "certificate") || asked > 0 {
+		t.Errorf("asked %d times: %v", asked, err)
+	}
+}
+
+func TestTheNameOfThisMachineLeadsNowhereElse(t *testing.T) {
+	for address, want := range map[string]bool{
+		"127.0.0.1:80": true, "127.9.9.9:80": true, "[::1]:80": true, "10.0.0.1:80": false, "198.51.100.1:80": false, "[2001:db8::1]:80": false,
+	} {
+		if err := onlyLocal("tcp", address, nil); (err == nil) != want {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }
 
