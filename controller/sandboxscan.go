@@ -47,11 +47,17 @@ func (s sandboxScan) run(ctx context.Context, box sandbox.Executor, runID string
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		if errors.Is(err, errLost) {
+			return nil, err
+		}
 		return nil, fail(ExitScan, "write security: {enabled: false} in the harness to run without scans",
 			fmt.Errorf("the sandbox was not scanned: %w", err))
 	}
 	return s.withoutRuntimeFiles(ctx, found)
 }
+
+// errLost is the error of a scan whose sandbox is gone.
+var errLost = errors.New("the scan was lost")
 
 // command runs the scan command and reads its findings.
 func (s sandboxScan) command(ctx context.Context, box sandbox.Executor, runID string, args []string) ([]scan.Finding, error) {
@@ -64,6 +70,8 @@ func (s sandboxScan) command(ctx context.Context, box sandbox.Executor, runID st
 	switch {
 	case err != nil:
 		return nil, err
+	case exit.Kind == wire.ExitLost:
+		return nil, fmt.Errorf("scan the sandbox: %w: %s", errLost, exit.Message)
 	case exit.Kind != wire.ExitExited || exit.Code != 0:
 		return nil, fmt.Errorf("%s %d %s%s: %s", exit.Kind, exit.Code, exit.Message, ruleSuffix(exit.Rule),
 			text.Short(strings.TrimSpace(string(errs.b)), 400))

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"agentsh/controller/scan"
+	"agentsh/internal/statedir"
 )
 
 // Refused is a commit of the agent that is not extracted. Commits that build on it are
@@ -94,38 +95,55 @@ func (c *checker) check(ctx context.Context, id string) (*Refused, error) {
 	if _, err := c.in.host(ctx, c.repo, "update-ref", "refs/try", id); err != nil {
 		return nil, err
 	}
+	err := c.try(ctx)
+	if err != nil && !strings.Contains(err.Error(), aboutObject) && ctx.Err() == nil {
+		err = c.try(ctx) // git named no object: it may be this host, whose disk was full
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case errors.As(err, new(hostError)):
+		return nil, err
+	case err == nil:
+		return nil, nil
+	case strings.Contains(err.Error(), "No space left on device"):
+		return nil, fmt.Errorf("%w (%w)", err, syscall.ENOSPC)
+	}
+	if full := statedir.CheckRoom(c.at.work, trialRoom); full != nil && !strings.Contains(err.Error(), aboutObject) {
+		return nil, errors.Join(full, err)
+	}
+	return &Refused{Rule: scan.RuleObject, Reason: objectReason(err.Error())}, nil
+}
+
+// trialRoom is the room that a trial has on a disk that is not full, in bytes.
+const trialRoom = 1 << 20
+
+// hostError is an error of this host, whatever the commits are.
+type hostError struct{ error }
+
+func (e hostError) Unwrap() error { return e.error }
+
+// try fetches the commit of refs/try into a repository of its own, which checks its objects.
+func (c *checker) try(ctx context.Context) error {
 	c.tries++
 	trial, err := c.in.borrowing(ctx, c.at, fmt.Sprintf("trial-%d", c.tries))
 	if err != nil {
-		return nil, err
+		return hostError{err}
 	}
-	_, err = c.in.host(
-		ctx,
-		trial,
-		"fetch",
-		"--quiet",
-		"--no-tags",
-		"--no-write-fetch-head",
-		"--no-recurse-submodules",
-		c.repo,
-		"refs/try:refs/heads/try",
-	)
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	_, err = c.in.host(ctx, trial, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
+		c.repo, "refs/try:refs/heads/try")
+	if removed := os.RemoveAll(trial); removed != nil {
+		return hostError{errors.Join(removed, err)}
 	}
-	removed := os.RemoveAll(trial)
-	if err != nil && strings.Contains(err.Error(), "No space left on device") {
-		return nil, errors.Join(fmt.Errorf("%w (%w)", err, syscall.ENOSPC), removed)
-	}
-	if err != nil {
-		return &Refused{Rule: scan.RuleObject, Reason: objectReason(err.Error())}, removed
-	}
-	return nil, removed
+	return err
 }
+
+// aboutObject stands in an error of git before the object that it refuses.
+const aboutObject = ": object "
 
 // objectReason returns git's reason for refusing an object.
 func objectReason(text string) string {
-	if _, about, found := strings.Cut(text, ": object "); found {
+	if _, about, found := strings.Cut(text, aboutObject); found {
 		return "git refuses the object " + about
 	}
 	return text

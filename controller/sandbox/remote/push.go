@@ -100,7 +100,8 @@ func readSupervisor(path string) (supervisor, error) {
 // said begins the lines that the script at the place prints for this program.
 const said = "agentsh-place "
 
-// script makes the program at the place what this host has, and becomes it. It is one
+// script makes the program at the place what this host has, and becomes it. A program that
+// another stream has sent meanwhile stays: sandboxes run it. The script is one
 // compound command: the shell has read all of it when it prints its first line, so the
 // bytes after that line belong to what the script starts.
 const script = `{ umask 077; LC_ALL=C; export LC_ALL
@@ -123,7 +124,7 @@ elif same "$p"; then say start; touch "$p"
 else say need "$a"; head -c "$n" >"$t"
 if [ "$(wc -c <"$t" | tr -d ' ')" != "$n" ]; then rm -f "$t"; g=; say error "$d: only a part of the program could be written"
 elif command -v sha256sum >/dev/null && ! same "$t"; then rm -f "$t"; g=; say error "the program arrived changed"
-elif chmod 755 "$t" && mv -f "$t" "$p"; then say start; find "$d" -name 'agentsh-*' -mtime +30 -exec rm -f {} + 2>/dev/null
+elif chmod 755 "$t" && { { ln "$t" "$p" 2>/dev/null || same "$p"; } && rm -f "$t" || mv -f "$t" "$p"; }; then say start; find "$d" -name 'agentsh-*' -mtime +30 -exec rm -f {} + 2>/dev/null
 else g=; say error "$d: cannot write the program"
 fi; fi
 if [ -n "$g" ] && [ -n "$d" ]; then

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"agentsh/internal/stdio"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -390,5 +392,52 @@ func TestACommandLineIsSplitAsAShellDoes(t *testing.T) {
 		if got, err := words(text); err == nil {
 			t.Errorf("%s: %q", text, got)
 		}
+	}
+}
+
+// TestAProgramThatSandboxesRunStays sends the program twice at the same time: what the first stream started has its file.
+func TestAProgramThatSandboxesRunStays(t *testing.T) {
+	for name, shell := range shells(t) {
+		t.Run(name, func(t *testing.T) {
+			p := place{t, shell, t.TempDir()}
+			programs := fakeProgram(t, "one")
+			file := filepath.Join(p.home, ".cache/agentsh", "agentsh-"+programs[runtime.GOARCH].digest)
+			var streams []Stream
+			for range 2 {
+				c, err := Parse("exec:env -i PATH="+os.Getenv("PATH")+" HOME="+p.home+" "+p.shell, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := c.Open(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(s.Kill)
+				_, err = s.Write([]byte(makeScript(programs)))
+				if said, failed := stdio.ReadLine(s, said); err != nil || failed != nil || !strings.HasPrefix(said, "need") {
+					t.Fatal(said, err, failed)
+				}
+				streams = append(streams, s)
+			}
+			var first os.FileInfo
+			for i, s := range streams {
+				if err := push(s, programs[runtime.GOARCH]); err != nil {
+					t.Fatal(err)
+				}
+				if said, err := stdio.ReadLine(s, said); err != nil || said != "start" {
+					t.Fatal(said, err)
+				}
+				info, err := os.Stat(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if first = cmp.Or(first, info); i == 1 && !os.SameFile(first, info) {
+					t.Error("the program was replaced by the same one")
+				}
+			}
+			if left := p.programs(); len(left) != 1 {
+				t.Errorf("left: %q", left)
+			}
+		})
 	}
 }
