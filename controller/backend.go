@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"agentsh/controller/harness"
@@ -170,4 +172,49 @@ func checkRequire(h *harness.Harness, v wire.Version) error {
 		return nil
 	}
 	return fmt.Errorf("%s: require: this agentsh does not know it: use the version of agentctl", h.Require[0].At)
+}
+
+// Guarantee is a group of rules and who held it in a sandbox.
+type Guarantee struct {
+	Group  string `json:"group"`
+	HeldBy string `json:"held_by"`
+	How    string `json:"how,omitempty"`
+}
+
+// Values of [Guarantee.HeldBy] besides the names of places.
+const (
+	heldByAgentsh = "agentsh"
+	notHeld       = "not held"
+)
+
+// maxGuarantees bounds the groups that a supervisor names.
+const maxGuarantees = 100
+
+// guarantees says for each group of rules who holds it: the supervisor, the place of the
+// sandbox, both or nobody.
+func guarantees(hello wire.Hello, b sandbox.Backend) []Guarantee {
+	place := map[string]string{}
+	if h, is := b.(sandbox.Holder); is {
+		place = maps.Clone(h.Holds())
+	}
+	var out []Guarantee
+	for _, g := range hello.Guarantees[:min(len(hello.Guarantees), maxGuarantees)] {
+		who := place[g.Group]
+		delete(place, g.Group)
+		said := Guarantee{Group: short(g.Group), HeldBy: notHeld, How: short(g.How)}
+		switch {
+		case g.Held && who != "":
+			said.HeldBy = heldByAgentsh + " and " + who
+		case g.Held:
+			said.HeldBy = heldByAgentsh
+		case who != "":
+			said.HeldBy = who
+			said.How = "by agentsh only this: " + said.How
+		}
+		out = append(out, said)
+	}
+	for _, group := range slices.Sorted(maps.Keys(place)) { // the supervisor does not know them
+		out = append(out, Guarantee{Group: group, HeldBy: place[group]})
+	}
+	return out
 }

@@ -52,9 +52,10 @@ type Result struct {
 	AgentHost      *agenthost.About  `json:"agent_host,omitempty"` // how the agent's program ran on the host; absent: in the sandbox
 	Image          *ResultImage      `json:"image,omitempty"`      // whose files the sandbox had; absent: those of the machine
 	Policy         string            `json:"policy_digest,omitempty"`
-	Engine         string            `json:"engine,omitempty"`   // of the sandbox; see doc/detect.md
-	Degraded       []string          `json:"degraded,omitempty"` // mechanisms that the sandbox ran without
-	Advisory       string            `json:"advisory,omitempty"` // rules that nothing enforced in the sandbox
+	Engine         string            `json:"engine,omitempty"`     // of the sandbox; see doc/detect.md
+	Degraded       []string          `json:"degraded,omitempty"`   // mechanisms that the sandbox ran without
+	Advisory       string            `json:"advisory,omitempty"`   // rules that nothing enforced in the sandbox
+	Guarantees     []Guarantee       `json:"guarantees,omitempty"` // groups of rules, and who held them in the sandbox
 	Repo           string            `json:"repo"`
 	Base           string            `json:"base_commit,omitempty"`
 	Branch         string            `json:"branch,omitempty"`           // in the target repository; empty: no commit was made
@@ -278,6 +279,10 @@ var resultFields = map[string]string{
 	"engine":           "what stopped the calls of commands in the sandbox: listener, trace or none; absent: it did not open",
 	"degraded":         "mechanisms that the sandbox ran without, as degraded of its configuration allows; absent: none",
 	"advisory":         "rules that nothing enforced in the sandbox; absent: every rule was enforced",
+	"guarantees":       "groups of rules, and who held them; absent: the sandbox did not start, or its agentsh does not say it",
+	"group":            "group of rules",
+	"held_by":          "agentsh, the name of the place, both with 'and', or 'not held'",
+	"how":              "mechanism of agentsh; where it does not hold the group itself, what is left of it",
 	"repo":             "directory of the repository",
 	"base_commit":      "commit from which the agent started",
 	"branch":           "branch in the repository with the agent's commits; absent: it made none",

@@ -359,6 +359,7 @@ func (r *run) waitReady(ctx context.Context) error {
 	for _, name := range hello.Degraded[:min(len(hello.Degraded), maxDegraded)] {
 		r.result.Degraded = append(r.result.Degraded, short(name))
 	}
+	r.result.Guarantees = guarantees(hello, r.o.Backend)
 	r.box.follow(context.WithoutCancel(ctx), r.counts, r.progress)
 	if h := r.plan.helped; h != nil && h.expires() {
 		to, _ := r.box.sandbox.(renewer) // checkRenewal has looked

@@ -23,13 +23,18 @@ func TestTheResultNamesTheEngineOfTheSandbox(t *testing.T) {
 			if code != controller.ExitDone || r.Engine != engine || len(r.Degraded) > 0 {
 				t.Fatalf("exit code %d, engine %q, without %q: %+v", code, r.Engine, r.Degraded, r.Error)
 			}
+			for _, g := range r.Guarantees {
+				if held := g.Group != wire.GroupBuiltins; g.HeldBy != map[bool]string{true: "agentsh", false: "not held"}[held] {
+					t.Errorf("%+v", g)
+				}
+			}
 			first, _, _ := strings.Cut(p.read("out/audit.jsonl"), "\n")
 			var e wire.Event
 			if err := json.Unmarshal([]byte(first), &e); err != nil || e.Mechanism != engine {
 				t.Errorf("the first event: %v, %s", err, first)
 			}
 			page, errs, code := p.try("", "runs", "report", "latest", "--output", "markdown")
-			if code != 0 || !strings.Contains(page, "- engine: `"+engine+"`") {
+			if code != 0 || !strings.Contains(page, "- engine: `"+engine+"`") || !strings.Contains(page, "- held by agentsh: `commands; files ") {
 				t.Errorf("the report: exit code %d, %s%s", code, page, errs)
 			}
 		})

@@ -162,6 +162,9 @@ func (d *detected) text() string {
 	b.WriteString("\nHow rules are enforced here:\n\n")
 	for _, g := range d.Groups {
 		fmt.Fprintf(&b, "%-28s %-11s %s\n", g.Group, g.EnforcedBy, g.How)
+		if g.HeldBy == host.NotHeld {
+			fmt.Fprintf(&b, "%-40s not held by agentsh\n", "")
+		}
 		if len(g.Missing) > 0 {
 			fmt.Fprintf(&b, "%-40s missing: %s\n", "", strings.Join(g.Missing, ", "))
 		}

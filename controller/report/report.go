@@ -234,6 +234,9 @@ func (r *Report) setFacts() {
 		add("engine", x.Engine)
 		add("advisory", x.Advisory)
 		add("without", strings.Join(x.Degraded, ", "))
+		for _, f := range holders(x.Guarantees) {
+			add(f.Name, f.Value)
+		}
 		add("agent on the host", agentHost(x.AgentHost))
 	}
 	add("backend", r.Run.Backend)

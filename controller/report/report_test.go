@@ -66,6 +66,8 @@ func example(t testing.TB, status string) record.Run {
 	result := controller.Result{
 		Version: 1, RunID: run.RunID, Status: status, Agent: "fix-bug", Runtime: "claude", Role: "tester", Policy: "sha256:abc",
 		Engine: "trace", Degraded: []string{"cgroup", "landlock_scopes"}, Advisory: "rules about nested programs",
+		Guarantees: []controller.Guarantee{{Group: "commands", HeldBy: "agentsh"}, {Group: "network", HeldBy: "OpenShell"},
+			{Group: "signals", HeldBy: "not held"}, {Group: "limits", HeldBy: "agentsh"}},
 		AgentHost: &agenthost.About{Program: "/bin/x", Why: "no namespaces"},
 		Repo:      run.Repo, Base: strings.Repeat("a", 40),
 		Branch: "agentctl/fix-bug/x", Out: run.Out, Audit: filepath.Join(run.Out, "audit.jsonl"), Commands: 12, Refusals: 3, Started: start,
@@ -527,6 +529,7 @@ func TestAnAnswerIsShownBesideItsCall(t *testing.T) {
 func TestAPageNamesTheEngineAndWhatTheSandboxRanWithout(t *testing.T) {
 	_, page := pages(t, example(t, controller.StatusDone))
 	for _, want := range []string{"- engine: `trace`\n", "- without: `cgroup, landlock_scopes`\n",
+		"- held by agentsh: `commands; limits`\n", "- held by OpenShell: `network`\n", "- not held: `signals`\n",
 		"- advisory: `rules about nested programs`\n", "- agent on the host: `/bin/x, without a session of its own: no namespaces`\n"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page has no %q", want)

@@ -143,6 +143,15 @@ type Imaged interface {
 	Image() (digest string, ok bool)
 }
 
+// Holder is a backend whose place enforces rules of its own: groups of rules are held there
+// whatever the supervisor holds.
+type Holder interface {
+	Backend
+	// Holds names for groups of rules, as package wire names them, who holds them. It is
+	// called after [Backend.Create].
+	Holds() map[string]string
+}
+
 // Mount is a directory or a file of the engine's machine, or a volume, in a container.
 type Mount struct {
 	Source   string // absolute path, or name of a volume

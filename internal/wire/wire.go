@@ -36,7 +36,33 @@ type Hello struct {
 	Engine       string   `json:"engine"`             // what stops the calls of commands
 	Degraded     []string `json:"degraded"`           // mechanisms that the session runs without, sorted
 	Advisory     string   `json:"advisory,omitempty"` // rules that nothing enforces in the session
+	// Guarantees are the groups of rules, each with what enforces it in the session. Absent: a
+	// supervisor that does not say it.
+	Guarantees []Guarantee `json:"guarantees,omitempty"`
 }
+
+// Guarantee says whether a supervisor holds a group of rules in its session.
+type Guarantee struct {
+	Group string `json:"group"` // one of the groups of this package
+	Held  bool   `json:"held"`
+	How   string `json:"how"` // the mechanism; for one that is not held, what is left of it
+}
+
+// Groups of rules that a session or its place holds.
+const (
+	GroupCommands     = "commands"
+	GroupFiles        = "files outside the workspace"
+	GroupWorkspace    = "files in the workspace"
+	GroupRepositories = "repositories"
+	GroupSignals      = "signals"
+	GroupNetwork      = "network"
+	GroupCredentials  = "credentials"
+	GroupUnixSockets  = "unix sockets"
+	GroupLimits       = "limits"
+	GroupEnv          = "env_inject"
+	GroupEnvNested    = "env_inject, nested"
+	GroupBuiltins     = "builtins of shells"
+)
 
 // PolicySource is one policy file with its content.
 type PolicySource struct {

@@ -3,6 +3,7 @@ package host
 import (
 	"slices"
 
+	"agentsh/internal/wire"
 	"agentsh/seccomp"
 	"agentsh/supervisor"
 	"agentsh/supervisor/probe"
@@ -19,10 +20,20 @@ const (
 	NotEnforced  Enforcement = "not enforced"
 )
 
+// Who holds a group of rules, see [Group].
+const (
+	ByAgentsh = "agentsh"
+	NotHeld   = "not held"
+)
+
+// holds reports whether no program can do otherwise.
+func (e Enforcement) holds() bool { return e == ByKernel || e == BySupervisor }
+
 // Group is one group of rules and what enforces it here.
 type Group struct {
 	Group         string      `json:"group"`
 	EnforcedBy    Enforcement `json:"enforced_by"`
+	HeldBy        string      `json:"held_by"` // "agentsh" or "not held"; another supervisor may hold it
 	How           string      `json:"how"`
 	Missing       []string    `json:"missing,omitempty"`        // primitives
 	Fallbacks     []string    `json:"fallbacks,omitempty"`      // mechanisms of degraded with which sessions open without them
@@ -50,22 +61,34 @@ var limitSettings = []string{
 	"resource_limits.command_timeout", "resource_limits.session_timeout", "resource_limits.idle_timeout",
 }
 
+// Groups of machines alone: a session has one network.
+const (
+	sharedNetwork = "network, shared"
+	withoutProxy  = "network, without a proxy"
+)
+
+// Parts of what is said of a group.
+const (
+	scopesBeneath       = "; Landlock scopes beneath"
+	limitsWithoutGroups = "hard resource limits from before the execve; control groups are not there, so the settings for them are refused"
+)
+
 // groupTable is every group of rules, with what it needs.
 var groupTable = []group{
-	{"commands", BySupervisor, "every execve waits for its decision and is verified before its first instruction",
+	{wire.GroupCommands, BySupervisor, "every execve waits for its decision and is verified before its first instruction",
 		[]string{"engine", "ptrace", "proc_mem"}, "command", []string{"command_rules", "exec_from"}},
-	{"files outside the workspace", ByKernel, "a root directory of its own: what no rule allows does not exist there; Landlock beneath",
+	{wire.GroupFiles, ByKernel, "a root directory of its own: what no rule allows does not exist there; Landlock beneath",
 		[]string{"mount_namespace", "mount_api", "private_proc", "new_root", "landlock"}, "outside", []string{"file_rules"}},
-	{"files in the workspace", BySupervisor, "a file server decides every operation",
+	{wire.GroupWorkspace, BySupervisor, "a file server decides every operation",
 		[]string{"mount_namespace", "fuse", "fuse_mapping"}, "file", []string{"file_rules"}},
-	{"repositories", BySupervisor, "the file server evaluates the content that git reads in them",
+	{wire.GroupRepositories, BySupervisor, "the file server evaluates the content that git reads in them",
 		[]string{"mount_namespace", "fuse", "fuse_mapping"}, "file", []string{"git_guard"}},
-	{"signals", ByKernel, "a pid namespace keeps them inside; those with rules by process are notified",
+	{wire.GroupSignals, ByKernel, "a pid namespace keeps them inside; those with rules by process are notified",
 		[]string{"pid_namespace", "engine"}, "", []string{"signal_rules"}},
-	{"network", ByKernel, "a network of its own: loopback, and the supervisor's proxy as the only way out",
+	{wire.GroupNetwork, ByKernel, "a network of its own: loopback, and the supervisor's proxy as the only way out",
 		[]string{"net_namespace"}, "network", []string{"network_rules", "resource_limits.net_bandwidth_mbps"}},
 	{
-		"network, without a proxy",
+		withoutProxy,
 		ByKernel,
 		"TCP and DNS of programs that ignore proxy variables are redirected to it; other datagrams are dropped",
 		[]string{"net_namespace", "net_redirect"},
@@ -73,7 +96,7 @@ var groupTable = []group{
 		nil,
 	},
 	{
-		"network, shared",
+		sharedNetwork,
 		BySupervisor,
 		"Landlock refuses TCP connections, the filter all other sockets of the Internet; the supervisor connects to evaluated addresses",
 		[]string{"landlock_net", "engine", "pidfd_getfd"},
@@ -81,25 +104,24 @@ var groupTable = []group{
 		nil,
 	},
 	{
-		"unix sockets",
+		wire.GroupUnixSockets,
 		ByKernel,
 		"only sockets of the machine that a rule names are in the root directory; the network namespace separates abstract ones",
 		[]string{"mount_namespace", "net_namespace"},
 		"",
 		[]string{"unix_socket_rules"},
 	},
-	{limitsGroup, ByKernel, "hard resource limits and control groups from before the execve",
-		[]string{"limits"}, "", limitSettings},
-	{"env_inject", BySupervisor, "every environment is built in one place",
+	{wire.GroupCredentials, BySupervisor, "the proxy puts them into requests to their endpoints; no command ever has the values",
 		nil, "", nil},
-	{"env_inject, nested", BySupervisor, "an execve without it gets it before its first instruction",
+	{wire.GroupLimits, ByKernel, "hard resource limits and control groups from before the execve",
+		[]string{"limits"}, "", limitSettings},
+	{wire.GroupEnv, BySupervisor, "every environment is built in one place",
+		nil, "", nil},
+	{wire.GroupEnvNested, BySupervisor, "an execve without it gets it before its first instruction",
 		[]string{"engine", "ptrace", "proc_mem"}, "env_nested", nil},
-	{"builtins of shells", Advisory, "bash with BASH_ENV turns off kill and guards umask and ulimit; the groups above restrict what they do",
+	{wire.GroupBuiltins, Advisory, "bash with BASH_ENV turns off kill and guards umask and ulimit; the groups above restrict what they do",
 		nil, "", nil},
 }
-
-// limitsGroup is the group of limits. Control groups hold some of them.
-const limitsGroup = "limits"
 
 // reduced is what enforces a group in a session without a mechanism.
 type reduced struct {
@@ -111,43 +133,43 @@ type reduced struct {
 // reducedTable has for each group what is left without a mechanism, the most
 // serious first.
 var reducedTable = map[string][]reduced{
-	"commands": {
+	wire.GroupCommands: {
 		{probe.NestedCommands, Advisory, "the first program of each command is judged; rules about programs that it starts are advisory"},
 		{probe.ExecVerify, BySupervisor, "every execve waits for its decision; what another thread exchanges meanwhile is not seen"}},
-	"files outside the workspace": {
+	wire.GroupFiles: {
 		{probe.Namespaces, ByKernel, "Landlock: what no rule allows cannot be opened; names, sizes and modes can be seen"},
 		{probe.Landlock, ByKernel, "a root directory of its own: what no rule allows does not exist there"}},
-	"files in the workspace": {
+	wire.GroupWorkspace: {
 		{probe.Namespaces, ByKernel, "Landlock, for whole trees: rules that differ inside one are refused at start"},
 		{probe.FileServer, ByKernel, "mounts, for whole trees: rules that differ inside one are refused at start"},
 		{probe.MappedFiles, BySupervisor, "a file server decides every operation; no program can map or execute files there, and git fails"}},
-	"repositories": {
+	wire.GroupRepositories: {
 		{probe.Namespaces, NotEnforced, "a policy with git_guard is refused at start"},
 		{probe.FileServer, NotEnforced, "a policy with git_guard is refused at start"},
 		{probe.MappedFiles, BySupervisor, "as with a file server, but git itself fails there: it maps its files"}},
-	"signals": {
+	wire.GroupSignals: {
 		{probe.NestedCommands, Advisory, "signal_rules are not evaluated; Landlock scopes keep signals inside where the kernel has them"},
 		{probe.Namespaces, BySupervisor, "notification refuses signals to processes of others; so do Landlock scopes where the kernel has them"}},
-	"network": {
+	wire.GroupNetwork: {
 		{probe.NestedCommands, Advisory, "Landlock refuses TCP where the kernel can (Linux 6.7), and nothing refuses other sockets"},
 		{probe.Namespaces, ByKernel, "the filter refuses every socket but UNIX"}},
-	"unix sockets": {
+	wire.GroupUnixSockets: {
 		{
 			probe.Namespaces,
 			NotEnforced,
 			"by the permissions of the file system alone; Landlock scopes keep abstract ones inside where the kernel has them",
 		}},
-	"env_inject, nested": {
+	wire.GroupEnvNested: {
 		{probe.NestedCommands, Advisory, "programs get it from those that start them, unless these remove it"},
 		{probe.ExecVerify, NotEnforced, "an execve without it goes on without it"}},
 }
 
 // scoped are the groups that Landlock's scopes enforce a second time.
-var scoped = map[string]bool{"signals": true, "unix sockets": true}
+var scoped = map[string]bool{wire.GroupSignals: true, wire.GroupUnixSockets: true}
 
 // takenCalls are the calls that rules of a group have judged.
 var takenCalls = map[string][]string{
-	"signals": seccomp.SignalCalls(), "unix sockets": {"connect", "bind", "sendto"}, "network, shared": {"connect", "listen"},
+	wire.GroupSignals: seccomp.SignalCalls(), wire.GroupUnixSockets: {"connect", "bind", "sendto"}, sharedNetwork: {"connect", "listen"},
 }
 
 // groups says for every group what enforces it, from the primitives that work,
@@ -175,13 +197,13 @@ func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Grou
 				r.Refused = append(r.Refused, key)
 			}
 		}
-		if g.name == limitsGroup && !works["cgroup"] {
-			r.How = "hard resource limits from before the execve; control groups are not there, so the settings for them are refused"
+		if g.name == wire.GroupLimits && !works["cgroup"] {
+			r.How = limitsWithoutGroups
 		}
 		if len(r.Missing) > 0 {
 			r.reduce(works, degraded)
 		} else if scoped[g.name] && works["landlock_scopes"] {
-			r.How += "; Landlock scopes beneath"
+			r.How += scopesBeneath
 		}
 		for _, call := range takenCalls[g.name] {
 			if trial.Beside.Takes(call) {
@@ -193,6 +215,9 @@ func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Grou
 		}
 		if r.Failed != "" {
 			r.EnforcedBy = NotEnforced
+		}
+		if r.HeldBy = NotHeld; r.EnforcedBy.holds() {
+			r.HeldBy = ByAgentsh
 		}
 		out = append(out, r)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
 	"agentsh/supervisor"
 	"agentsh/supervisor/probe"
 )
@@ -190,7 +191,7 @@ func TestLimitsAreSaidWithoutControlGroups(t *testing.T) {
 			}
 		}
 		found := groups(works, Trial{}, nil)
-		g := found[slices.IndexFunc(found, func(g Group) bool { return g.Group == limitsGroup })]
+		g := found[slices.IndexFunc(found, func(g Group) bool { return g.Group == wire.GroupLimits })]
 		if strings.Contains(g.How, "and control groups") != have || slices.Contains(g.Refused, "resource_limits.max_memory_mb") == have {
 			t.Errorf("control groups %v: %+v", have, g)
 		}

@@ -216,7 +216,7 @@ func (h *handler) server() channel.ServerConfig {
 			Version: wire.Current, Build: h.build, BootID: statedir.BootID(), Instance: h.session.ID(),
 			PolicyDigest: h.session.Config().Policy.Digest(), Capabilities: proven(h.session),
 			Engine: h.session.Engine(), Degraded: h.session.Missing().Names(),
-			Advisory: h.session.Missing().Advisory(),
+			Advisory: h.session.Missing().Advisory(), Guarantees: guarantees(h.session),
 		},
 	}
 }

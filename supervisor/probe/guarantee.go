@@ -14,8 +14,8 @@ const (
 	guaranteeFiles   = "files"
 )
 
-// hasScopes reports whether sessions get Landlock's scopes.
-func (m Missing) hasScopes() bool {
+// HasScopes reports whether sessions get Landlock's scopes.
+func (m Missing) HasScopes() bool {
 	return !m.Has(Landlock) && !m.Has(LandlockScopes) && trial.LandlockABI() >= trial.LandlockScopes
 }
 
@@ -37,7 +37,7 @@ func (s Session) holds(mechanism string, missing Missing) bool {
 
 // Replaced are the mechanisms that are missing here and whose guarantees others hold.
 func (s Session) Replaced(missing Missing) []string {
-	if !missing.hasScopes() && s.holds(LandlockScopes, missing) {
+	if !missing.HasScopes() && s.holds(LandlockScopes, missing) {
 		return []string{LandlockScopes}
 	}
 	return nil
@@ -57,9 +57,9 @@ func (s Session) Holders(missing Missing) map[string]string {
 	hold(guaranteeFiles, "landlock", !missing.Has(Landlock))
 	hold(guaranteeSignals, "pid_namespace", namespaces)
 	hold(guaranteeSignals, primitiveEngine, !namespaces && !missing.Has(NestedCommands))
-	hold(guaranteeSignals, "landlock_scopes", missing.hasScopes())
+	hold(guaranteeSignals, "landlock_scopes", missing.HasScopes())
 	hold(guaranteeSockets, "net_namespace", namespaces && !s.SharedNetwork)
-	hold(guaranteeSockets, "landlock_scopes", missing.hasScopes())
+	hold(guaranteeSockets, "landlock_scopes", missing.HasScopes())
 	hold("net_namespace", "net_namespace", namespaces && !s.SharedNetwork)
 	hold("file_governed", "fuse", s.Governed && !missing.Has(FileServer))
 	hold("exec_verify", "ptrace", !missing.Has(ExecVerify))
