@@ -90,6 +90,8 @@ services: deps-check ## databases of the machine, reached from sessions by a rul
 engines: deps-check ## sandboxes in containers of real engines, their faults and their ends: 8 minutes
 	packaging/deps.sh places
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ENGINES=1 $(GO) test -p 1 -timeout 1h -count=1 -run 'TestContainerEngines|TestRunsInContainersOf|TestContainersThatEndAreExplained' ./controller/sandbox/sandboxtest ./cmd/agentctl
+	test/agents/install.sh $(TOOLS)/agents
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_ENGINES=1 AGENTSH_AGENTS=$(abspath $(TOOLS))/agents $(GO) test -count=1 -run TestClaudeOutsideMendsABugInAContainer ./test/agents
 
 # Overhead of runs: what they cost in all, as the agent does nothing. THOUSAND is their number.
 .PHONY: thousand

@@ -12,11 +12,26 @@ import (
 
 	"agentsh/controller"
 	"agentsh/internal/fakemodel"
+	"agentsh/internal/testenv"
 )
 
 // TestClaudeOutsideMendsABugByTools has Claude Code on the host with the tools of a sandbox alone, as doc/mcp.md says.
 func TestClaudeOutsideMendsABugByTools(t *testing.T) {
-	h := claude(t, "")
+	mendsByTools(t, "", "--agentsh-config", "config.yaml")
+}
+
+// TestClaudeOutsideMendsABugInAContainer has the sandbox in a container of dockerd.
+func TestClaudeOutsideMendsABugInAContainer(t *testing.T) {
+	testenv.Asked(t, "AGENTSH_ENGINES", "engines")
+	e := testenv.Docker(t)
+	mendsByTools(t, "image: "+testenv.EngineImage+"\ncontainer:\n  mounts: [{source: /usr, target: /usr}, "+
+		"{source: /etc/alternatives, target: /etc/alternatives}]\n", "--backend", e.Backend, "--connect", e.Host)
+}
+
+// mendsByTools runs it. more belongs to the harness, flags to agentctl mcp.
+func mendsByTools(t *testing.T, more string, flags ...string) {
+	t.Helper()
+	h := claude(t, more)
 	w := newWorld(t, h, fakemodel.Turns(
 		call("mcp__sandbox__exec", map[string]any{"command": "./test.sh"}),
 		call("mcp__sandbox__read", map[string]any{"path": "double.sh"}),
@@ -26,12 +41,16 @@ func TestClaudeOutsideMendsABugByTools(t *testing.T) {
 	))
 	api := httptest.NewServer(w.model)
 	defer api.Close()
+	for i, flag := range flags {
+		if flag == "config.yaml" {
+			flags[i] = w.path(flag)
+		}
+	}
 	run := w.command()
 	settings, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"sandbox": map[string]any{
-		"command": w.bin + "/agentctl", "args": []string{
+		"command": w.bin + "/agentctl", "args": append([]string{
 			"mcp", w.path("harness.yaml"), "--repo", w.path("repo"), "--out", w.path("out"),
-			"--agentsh-config", w.path("config.yaml"),
-		},
+		}, flags...),
 	}}})
 	if err != nil {
 		t.Fatal(err)
