@@ -354,6 +354,8 @@ func (a *api) get(ctx context.Context, name string) (r record, err error) {
 
 // remove deletes a sandbox. One that is gone is no error.
 func (a *api) remove(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTime)
+	defer cancel()
 	err := again(ctx, func() error { return a.call(ctx, http.MethodDelete, a.address(name), nil, nil) })
 	if status := statusOf(err); status == http.StatusNotFound || status == http.StatusConflict { // it is being deleted
 		return nil

@@ -126,9 +126,7 @@ func (p *place) removeMade(ctx context.Context) error {
 	if !p.asked {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
-	defer cancel()
-	err := p.b.api.remove(ctx, p.name())
+	err := p.b.api.remove(context.WithoutCancel(ctx), p.name())
 	if err == nil {
 		p.asked, p.url = false, ""
 	}
