@@ -140,6 +140,27 @@ func removeBranches(ctx context.Context, dir *record.Dir, rec record.Record) err
 	return nil
 }
 
+// Forget removes the branches of a run whose controller was killed and whose results were not
+// published, when nobody can take it over: its work will come from another run. A run that has
+// published its results, or has ended, stays as it is.
+func Forget(ctx context.Context, o Options, runID string) error {
+	dir, rec, err := record.Take(o.State, runID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("run %s: %w", runID, err)
+	}
+	defer func() { _ = dir.Close() }() // releases the lock; there is nothing to flush
+	if rec.Status != record.StatusRunning && rec.Status != record.StatusAbandoned {
+		return nil
+	}
+	if _, found, err := published(rec); err != nil || found {
+		return err
+	}
+	return removeBranches(ctx, dir, rec)
+}
+
 // branchName is the branch with the commits of a run.
 func branchName(agent, runID string) string { return "agentctl/" + agent + "/" + runID }
 

@@ -136,6 +136,37 @@ func (p *batchFixture) checkOnce(texts ...string) {
 	}
 }
 
+// The sandbox of a run has ended when its branch is made: nobody can take it over then.
+func TestABatchElsewhereThatIsKilledBeforeItsResultsAreThereIsDoneOnce(t *testing.T) {
+	p, o := newCrashBatch(t, "1g")
+	p.elsewhere()
+	adopt(t)
+	cmd := p.command(append([]string{"batch", "batch.yaml", "--lease", "10s"}, p.place...)...)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	started := make(chan bool)
+	var once sync.Once
+	o.begin(func(one open) {
+		if strings.Contains(one.name, "/.agentctl-") && strings.Contains(one.name, "result.json") {
+			once.Do(func() { <-started; _ = cmd.Process.Kill() })
+		}
+	})
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	close(started)
+	_ = cmd.Wait()
+	waitOrphans(t)
+	o.end()
+	if cmd.ProcessState.ExitCode() != -1 || p.git("for-each-ref", "refs/heads/agentctl/") == "" {
+		t.Fatalf("it was not killed when a branch was there: %s\n%s", cmd.ProcessState, &said)
+	}
+	if out, errs, code := p.try("", append([]string{"batch", "--once", "batch.yaml", "--lease", "10s"}, p.place...)...); code != 0 {
+		t.Errorf("resume: %d\n%s%s", code, out, errs)
+	}
+	p.checkOnce()
+}
+
 func TestABatchOnAFullDiskIsResumed(t *testing.T) {
 	n := countOpens(t)
 	for i := range batchMoments() {

@@ -445,6 +445,11 @@ func (b *Batch) attempt(ctx context.Context, item int, one Item, runID string, t
 		}
 	}
 	r, _ := run(ctx, o, runID) // the result has the error
+	if taken && !r.Delivered && r.Trouble() {
+		if err := controller.Forget(context.WithoutCancel(ctx), o, runID); err != nil {
+			b.notify(Event{Kind: EventWarning, Run: b.item(item), Text: err.Error()})
+		}
+	}
 	return r
 }
 
