@@ -151,7 +151,7 @@ func secure(k sandbox.Cluster, who user) *core.SecurityContext {
 	} else {
 		out.AllowPrivilegeEscalation = nil // a capability implies it
 		out.Capabilities.Add = []core.Capability{
-			"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", // the supervisor's
+			"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "NET_BIND_SERVICE", // the supervisor's; a session's name server is at port 53
 			"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL", "SYS_CHROOT", "FSETID", "SETPCAP",
 		}
 	}
