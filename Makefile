@@ -109,7 +109,7 @@ CLUSTER := $(TOOLS)/cluster
 cluster: deps-check build ## sandboxes in pods of a real cluster of one node, its faults and its ends: 10 minutes
 	packaging/deps.sh places
 	GO=$(GO) test/cluster/build.sh $(CLUSTER)
-	$(AS_ROOT) env GO="$(GO)" test/cluster/run.sh $(CLUSTER)
+	$(AS_ROOT) env GO="$(GO)" EVASIONS=$(EVASIONS) test/cluster/run.sh $(CLUSTER)
 
 # Git, shell, Python, Node, Go, Rust, Java, C and Ruby: test/ordinary/rows.tsv.
 ordinary: build ## usual commands of eight stacks under agent-sandbox as natively, as root and as a user: 6 minutes

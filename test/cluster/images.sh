@@ -38,4 +38,18 @@ printf 'root:x:0:\nuser:x:1000:\n' >"$bare/etc/group"
 printf 'root:*:1:0:99999:7:::\n' >"$bare/etc/shadow"
 chmod 600 "$bare/etc/shadow"
 image localhost/bare:1 "$bare" '"/bin/sh"'
+# agentctl with git: what packaging/docker/agentctl.Dockerfile has, with the programs of this machine.
+agentctl=$work/agentctl
+cp -a "$bare" "$agentctl"
+mkdir -p "$agentctl"/usr/{bin,lib,lib64,sbin}
+cp "$CLUSTER_AGENTCTL" "$agentctl/usr/bin/agentctl"
+cp -a /usr/bin/git /usr/bin/git-upload-pack /usr/bin/git-receive-pack "$agentctl/usr/bin/"
+cp -a /usr/lib/git-core "$agentctl/usr/lib/"
+for program in dash rm mv; do cp "/usr/bin/$program" "$agentctl/usr/bin/"; done
+ln -sf dash "$agentctl/usr/bin/sh"
+for program in git dash rm mv; do ldd "/usr/bin/$program"; done | grep -o '/lib[^ ]*' | sort -u | while read -r library; do
+	mkdir -p "$agentctl/usr$(dirname "$library")"
+	cp -L "$library" "$agentctl/usr$library"
+done
+image localhost/agentctl:1 "$agentctl" '"/usr/bin/agentctl"'
 echo "images are in" >"$dir/log/images"

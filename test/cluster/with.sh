@@ -33,6 +33,16 @@ ip link set node up
 ip link set out up
 ip route add default via 10.99.0.254 dev node
 
+# There is no kube-proxy: pods reach the API server at the address of its service.
+nft -f - <<'RULES'
+table ip cluster {
+	chain services {
+		type nat hook prerouting priority dstnat
+		ip daddr 10.97.0.1 tcp dport 443 dnat to 10.99.0.1:6443
+	}
+}
+RULES
+
 server=https://10.99.0.1:6443
 openssl genrsa -out "$dir/certs/sa.key" 2048 2>/dev/null
 printf 'admin-token,admin,admin,system:masters\nrunner-token,runner,runner,runners\n' >"$dir/tokens"
@@ -88,6 +98,7 @@ start() {
 		--service-account-issuer https://cluster.invalid --token-auth-file "$dir/tokens" --authorization-mode Node,RBAC \
 		--kubelet-preferred-address-types InternalIP --service-cluster-ip-range 10.97.0.0/24 --allow-privileged ;;
 	controllers) set -- controllers kube-controller-manager --kubeconfig "$KUBECONFIG" --service-account-private-key-file "$dir/certs/sa.key" \
+		--root-ca-file "$dir/certs/apiserver.crt" \
 		--use-service-account-credentials=false --node-monitor-grace-period 16s --node-monitor-period 2s --leader-elect=false --bind-address 127.0.0.1 ;;
 	scheduler) set -- scheduler kube-scheduler --kubeconfig "$KUBECONFIG" --leader-elect=false --bind-address 127.0.0.1 ;;
 	containerd) set -- containerd containerd --config "$dir/containerd.toml" ;;

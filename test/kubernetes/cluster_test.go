@@ -157,6 +157,9 @@ func TestCluster(t *testing.T) {
 	t.Run("the API server is started again", c.restarted)
 	t.Run("the demo", c.demo)
 	t.Run("a kubelet is killed", c.nodeGone)
+	t.Run("a batch while a kubelet is killed", c.batchWithoutNode)
+	t.Run("a batch as a Job whose agentctl is killed", c.batchJob)
+	t.Run("the evasions", c.evasions)
 }
 
 // pool is a warm pool with the programs of this machine: packaging/kubernetes/warm-pool with
@@ -268,6 +271,25 @@ func (c real) begin(t *testing.T, b *kubernetes.Backend, id string, change func(
 	return box, nil
 }
 
+// urgent is a pod that needs more than what a sandbox of 1.5 processors leaves of a node of two.
+const urgent = `
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: urgent}
+value: 1000000
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: urgent, namespace: agentsh-system}
+spec:
+  priorityClassName: urgent
+  terminationGracePeriodSeconds: 0
+  containers: [{name: urgent, image: "localhost/pause:1", resources: {requests: {cpu: "1"}}}]
+`
+
+// preempt starts the urgent pod.
+func (c real) preempt() { c.kubectl(urgent, "apply", "-f", "-") }
+
 func (c real) ends(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(s *sandbox.Container)
@@ -279,6 +301,8 @@ func (c real) ends(t *testing.T) {
 			c.kubectl(`{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "`+pod+`", "namespace": "agentsh"}}`,
 				"create", "--raw", "/api/v1/namespaces/agentsh/pods/"+pod+"/eviction", "-f", "-")
 		}, sandbox.EndEvicted},
+		"preempted": {func(s *sandbox.Container) { s.Cluster.Requests.CPUs = 1.5 }, func(string) { c.preempt() },
+			sandbox.EndPreempted},
 		"image": {func(s *sandbox.Container) { s.Image.ID = "127.0.0.1:1/none:1" }, nil, sandbox.EndImage},
 		"never pulled": {func(s *sandbox.Container) { s.Image.ID = "localhost/none:1"; s.Cluster.Program.PullPolicy = "Never" }, nil,
 			sandbox.EndImage},
@@ -310,6 +334,7 @@ func (c real) ends(t *testing.T) {
 		})
 		c.empty()
 	}
+	c.kubectl("", "-n", "agentsh-system", "delete", "pod", "urgent")
 	t.Run("quota", func(t *testing.T) {
 		c.kubectl("", "-n", "agentsh", "create", "quota", "none", "--hard=pods=0")
 		used := func() bool {
@@ -406,6 +431,12 @@ kubernetes: {agentsh_image: "localhost/agentsh:1", service_account: agentsh-sand
 	c.empty()
 }
 
+// startKubelet starts the kubelet again, with its device plugin.
+func (c real) startKubelet() {
+	c.part("kubelet", "start")
+	startPlugin(c.t)
+}
+
 // nodeGone checks the end of a sandbox whose node does not answer, and that a short absence is none.
 func (c real) nodeGone(t *testing.T) {
 	b := c.backend(t, 20*time.Second)
@@ -415,7 +446,7 @@ func (c real) nodeGone(t *testing.T) {
 	}
 	c.part("kubelet", "stop")
 	<-box.Gone()
-	c.part("kubelet", "start")
+	c.startKubelet()
 	var end *sandbox.End
 	if err := box.Cause(); !errors.As(err, &end) || end.Kind != sandbox.EndNode {
 		t.Errorf("%v, want %s", err, sandbox.EndNode)

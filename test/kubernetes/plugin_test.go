@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	plugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
@@ -21,9 +22,22 @@ type fusePlugin struct {
 	plugin.UnimplementedDevicePluginServer
 }
 
-// startPlugin registers the plugin with the kubelet of this machine.
+// startPlugin registers the plugin with the kubelet of this machine. A kubelet that starts again
+// has removed its socket, and forgotten it.
 func startPlugin(t *testing.T) {
 	t.Helper()
+	conn, err := grpc.NewClient("unix://"+plugin.KubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.Connect()
+	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
+		if !conn.WaitForStateChange(t.Context(), state) {
+			t.Fatal(t.Context().Err())
+		}
+		conn.Connect()
+	}
 	socket := filepath.Join(plugin.DevicePluginPath, "agentsh.sock")
 	_ = os.Remove(socket)
 	l, err := net.Listen("unix", socket)
@@ -34,11 +48,6 @@ func startPlugin(t *testing.T) {
 	plugin.RegisterDevicePluginServer(s, fusePlugin{})
 	go func() { _ = s.Serve(l) }() // ends with Stop
 	t.Cleanup(s.Stop)
-	conn, err := grpc.NewClient("unix://"+plugin.KubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
 	_, err = plugin.NewRegistrationClient(conn).Register(t.Context(), &plugin.RegisterRequest{
 		Version: plugin.Version, Endpoint: filepath.Base(socket), ResourceName: fuseResource,
 	})
