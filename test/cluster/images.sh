@@ -37,6 +37,7 @@ printf 'root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n' >"$bare/etc
 printf 'root:x:0:\nuser:x:1000:\n' >"$bare/etc/group"
 printf 'root:*:1:0:99999:7:::\n' >"$bare/etc/shadow"
 chmod 600 "$bare/etc/shadow"
+cp /etc/ld.so.cache "$bare/etc/" # of the /usr that pods mount
 image localhost/bare:1 "$bare" '"/bin/sh"'
 # agentctl with git: what packaging/docker/agentctl.Dockerfile has, with the programs of this machine.
 agentctl=$work/agentctl
