@@ -116,6 +116,7 @@ var ranks = map[string]int{
 	"supervisor/probe":               3, // supervisor opens sessions by what it found
 	"supervisor":                     4,
 	"controller":                     4,
+	"controller/telemetry":           5, // exports runs; a run knows only that somebody follows it
 	"controller/batch":               5, // many runs; a run knows nothing of it
 	"controller/report":              5, // describes runs and batches; the command is beside it
 	"controller/boxes":               5, // sandboxes for programs, by a protocol; the command is beside it
@@ -183,6 +184,7 @@ var owners = map[string][]string{
 	"github.com/Microsoft/hcsshim":           {"controller/vmimage"},
 	"github.com/ulikunitz/xz":                {"controller/vmimage"},
 	"github.com/klauspost/compress":          {"controller/vmimage"},
+	"go.opentelemetry.io":                    {"controller/telemetry"},
 	"k8s.io":                                 {"controller/sandbox/kubernetes"},
 	"github.com/coder/websocket":             {"internal/socket"},
 	"github.com/mdlayher/vsock":              {"internal/socket"},

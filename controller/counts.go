@@ -51,7 +51,8 @@ type Program struct {
 // sequence numbers, and each number is counted once. So the same log can be
 // read from a stream and then from the file. Safe for concurrent use.
 type counts struct {
-	onRefusal func(Refusal) // called for the first refusal of each kind
+	onRefusal func(Refusal)    // called for the first refusal of each kind
+	onEvent   func(wire.Event) // called for each event; nil: nobody
 
 	mu       sync.Mutex
 	seen     uint64 // last sequence number
@@ -95,17 +96,21 @@ func (c *counts) read(log io.Reader) error {
 
 // add counts one event.
 func (c *counts) add(e wire.Event) {
-	first := c.count(e)
+	first, fresh := c.count(e)
+	if fresh && c.onEvent != nil {
+		c.onEvent(e)
+	}
 	if first != nil && c.onRefusal != nil {
 		c.onRefusal(*first)
 	}
 }
 
-func (c *counts) count(e wire.Event) *Refusal {
+// count counts an event. fresh reports whether it was not counted before.
+func (c *counts) count(e wire.Event) (first *Refusal, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Seq != 0 && e.Seq <= c.seen {
-		return nil
+		return nil, false
 	}
 	if c.seen != 0 && e.Seq > c.seen+1 {
 		c.gaps += int(e.Seq - c.seen - 1)
@@ -115,15 +120,15 @@ func (c *counts) count(e wire.Event) *Refusal {
 		c.operators[e.Command] = true
 	}
 	if c.operators[e.Command] {
-		return nil
+		return nil, true
 	}
 	if e.Decision == "deny" {
-		return c.refuse(e)
+		return c.refuse(e), true
 	}
 	if e.Type == wire.EventExec && e.Phase != "end" {
 		c.program(e)
 	}
-	return nil
+	return nil, true
 }
 
 func (c *counts) program(e wire.Event) {

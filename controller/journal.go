@@ -14,6 +14,7 @@ import (
 	"agentsh/controller/record"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/statedir"
+	"agentsh/internal/wire"
 )
 
 // journal writes the record of a run and stores files with it. dir is nil until
@@ -80,6 +81,39 @@ func (j *journal) end() *record.Step {
 	last := &j.record.Steps[len(j.record.Steps)-1]
 	last.Ended = &ended
 	return last
+}
+
+// Observer follows a run. Event, Step and End are called by several goroutines, and return at once;
+// End may wait for what it sends.
+type Observer interface {
+	Event(wire.Event) // each event of the audit log, once
+	Step(record.Step) // that has ended
+	// End gets the result before it is written, and returns what it says about the export.
+	End(Result) *Telemetry
+}
+
+// Telemetry is what was exported of a run.
+type Telemetry struct {
+	To      string `json:"to"`       // the collector
+	TraceID string `json:"trace_id"` // of the spans of the run
+	Sent    int    `json:"sent"`     // events and spans that the collector has taken
+	NotSent int    `json:"not_sent"`
+	Waiting int    `json:"waiting,omitempty"` // not sent yet when the run of a batch ended
+	Error   string `json:"error,omitempty"`   // why some were not sent
+}
+
+// nobody is the [Observer] of a run that has none.
+type nobody struct{}
+
+func (nobody) Event(wire.Event)      {}
+func (nobody) Step(record.Step)      {}
+func (nobody) End(Result) *Telemetry { return nil }
+
+// observe has an observer follow the run, if there is one.
+func (r *run) observe() {
+	if r.o.Observe != nil {
+		r.observer = r.o.Observe(r.result, r.o.Member)
+	}
 }
 
 // unfinished is what a run has found out so far, for a controller that takes it over. It is in

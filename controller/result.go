@@ -85,7 +85,8 @@ type Result struct {
 	Review          *Review        `json:"review,omitempty"`   // requested because of critical findings
 	Out             string         `json:"out"`
 	Audit           string         `json:"audit,omitempty"`
-	Trashed         int            `json:"trashed,omitempty"` // files in the trash of soft_delete, copied to the results
+	Telemetry       *Telemetry     `json:"telemetry,omitempty"` // what was exported with --otlp
+	Trashed         int            `json:"trashed,omitempty"`   // files in the trash of soft_delete, copied to the results
 	Record          string         `json:"record,omitempty"`
 	Started         time.Time      `json:"started"`
 	Ended           time.Time      `json:"ended"`
@@ -310,6 +311,11 @@ var resultFields = map[string]string{
 	"review":           "request that a person reviews the run, because of critical findings",
 	"out":              "directory of the results",
 	"audit":            "file of the audit log",
+	"telemetry":        "what was exported with --otlp; absent: nothing was asked for",
+	"to":               "collector to which it was sent",
+	"sent":             "events and spans that the collector has taken",
+	"not_sent":         "events and spans that were not sent, or that the collector refused",
+	"waiting":          "events and spans that were not sent yet when the run ended; absent: none",
 	"trashed":          "number of files in the trash of soft_delete, which are copied to the results",
 	"record":           "directory of the run's record",
 	"started":          "time of the start",
@@ -395,6 +401,8 @@ var resultFields = map[string]string{
 	"agent_host.passed":      "names of variables of the host that the program had",
 	"agent_host.refusals":    "number of refusals of the session",
 	"agent_host.audit":       "audit log of the session, below the results",
+	"telemetry.trace_id":     "id of the trace of the run",
+	"telemetry.error":        "why some were not sent; absent: all were",
 	"image.name":             "name in the harness",
 	"image.path":             "path on this machine; absent: the engine of the backend has it",
 	"tools.name":             "name of the tool",

@@ -18,6 +18,7 @@ import (
 	"agentsh/controller/tools"
 	"agentsh/controller/webhook"
 	"agentsh/internal/statedir"
+	"agentsh/internal/wire"
 )
 
 // Options are the inputs of [Run].
@@ -39,6 +40,8 @@ type Options struct {
 	// or the controller is killed. 0: it is deleted at once.
 	KeepSandbox time.Duration
 	Images      image.Config // where images are
+	// Observe makes what follows the run; nil: nobody does. The result is that of the start.
+	Observe func(Result, Member) Observer
 }
 
 // Caller is what the process has that runs an agent.
@@ -97,6 +100,7 @@ type run struct {
 	journal  *journal
 	result   Result
 	counts   *counts
+	observer Observer
 	findings *findings
 
 	plan     plan     // set by load, expand and preflight
@@ -127,8 +131,9 @@ func Run(ctx context.Context, o Options) (Result, error) {
 
 // newRun is a run that has not begun, with its context. The caller closes its control.
 func newRun(ctx context.Context, o Options) (context.Context, *run) {
-	r := &run{o: o, progress: o.Progress, result: newResult(o)}
+	r := &run{o: o, progress: o.Progress, result: newResult(o), observer: nobody{}}
 	r.counts = newCounts(func(x Refusal) { r.progress.send(Update{Kind: UpdateRefusal, Refusal: x}) })
+	r.counts.onEvent = func(e wire.Event) { r.observer.Event(e) }
 	ctx, r.control = newControl(ctx, o.Force)
 	return ctx, r
 }
@@ -139,6 +144,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		collectKilled(ctx, r.o, r.progress)
 	}
 	r.result.RunID = cmp.Or(r.o.Member.RunID, record.NewRunID(r.result.Started))
+	r.observe()
 	r.journal, err = newJournal(r.o, r.result.RunID, r.result.Started)
 	if r.journal != nil {
 		r.result.Record = r.journal.dir.Path
@@ -198,6 +204,7 @@ func (r *run) step(ctx context.Context, s step) error {
 		err = s.do(r, ctx)
 	}
 	last := r.journal.end()
+	defer func() { r.observer.Step(*last) }()
 	if err != nil {
 		f := asFailure(ctx, s.name, err)
 		if f.Code == ExitSandbox && !errors.Is(f.Err, sandbox.ErrGone) { // other failures are known, and gone may wait
@@ -295,6 +302,7 @@ func (r *run) conclude(failed error) {
 	r.counts.into(&r.result)
 	r.plan.helped.into(&r.result)
 	r.findings.into(&r.result)
+	r.result.Telemetry = r.observer.End(r.result)
 }
 
 // Kinds of [Update].

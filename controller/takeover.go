@@ -40,6 +40,7 @@ func TakeOver(ctx context.Context, o Options, runID string) (Result, error) {
 		refused.end(failed)
 		return refused, failed
 	}
+	r.observe()
 	r.failed = failureOf(t.before)
 	if slices.ContainsFunc(t.before, isIterations) {
 		take := func(_ *run, ctx context.Context) error { return t.takeWork(ctx) }

@@ -50,6 +50,7 @@ do the same.`,
 	flags.DurationVar(&f.Keep, "keep-sandbox", 0,
 		"if the agent fails or agentctl is killed, keep the sandbox for `DURATION` (without one: 1h); see agentctl sandbox")
 	flags.Lookup("keep-sandbox").NoOptDefVal = settings.DefaultKeep.String()
+	f.AddTelemetry(cmd)
 	f.Load.Add(cmd)
 	return cmd
 }

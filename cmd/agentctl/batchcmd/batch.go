@@ -86,6 +86,7 @@ SIGINT and SIGTERM.`,
 		"go on with the last batch of the same file, if there is one; one that has ended is not started again",
 	)
 	f.run.AddCommon(cmd)
+	f.run.AddTelemetry(cmd)
 	f.addGoing(cmd)
 	f.run.Load.Add(cmd)
 	return cmd
@@ -150,11 +151,16 @@ func (f *batchFlags) start(ctx context.Context, file string, cmd *cobra.Command)
 			return f.goOn(ctx, v, cmd)
 		}
 	}
-	o := f.options(base, places)
 	dir, err := os.Getwd()
 	if err != nil {
 		return err
 	}
+	endExport, err := f.run.Export(&base, true, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	defer endExport()
+	o := f.options(base, places)
 	return f.work(ctx, cmd, o, func() (*batch.Batch, error) {
 		return batch.Start(
 			o.Options,
@@ -369,6 +375,11 @@ func (f *batchFlags) goOn(ctx context.Context, v *batch.View, cmd *cobra.Command
 			seen[one.Harness] = true
 		}
 	}
+	endExport, err := of.run.Export(&base, true, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	defer endExport()
 	o := f.options(base, places)
 	return f.work(ctx, cmd, o, func() (*batch.Batch, error) { return batch.Resume(o.Options, v.ID) })
 }

@@ -37,6 +37,7 @@ type config struct {
 	keyFile string            // of the webhook
 	machine vm.Machine        // virtual machines
 	cluster harness.Cluster
+	otlp    collector
 
 	hasMachine, hasCluster bool
 }
@@ -58,6 +59,9 @@ func readConfig() (config, error) {
 		}
 		if of.hasCluster {
 			c.cluster = of.cluster
+		}
+		if of.otlp.url != "" {
+			c.otlp = of.otlp
 		}
 	}
 	return c, nil
@@ -89,6 +93,7 @@ func readConfigFile(name string) (config, error) {
 			"images":    func(n *strictyaml.Node) { r.images(n, c.images) },
 			"approvals": func(n *strictyaml.Node) { r.approvals(n, &c) },
 			"vm":        func(n *strictyaml.Node) { r.vm(n, &c) },
+			"otlp":      func(n *strictyaml.Node) { r.otlp(n, &c.otlp) },
 			"kubernetes": func(n *strictyaml.Node) {
 				var ps harness.Problems
 				c.cluster, ps = harness.ReadCluster(name, n)

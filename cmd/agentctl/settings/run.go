@@ -20,6 +20,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/local"
+	"agentsh/controller/telemetry"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
@@ -47,6 +48,8 @@ type Run struct {
 	scanner    string
 	images     imageFlags
 	approvals  approvalFlags
+	telemetry  telemetryFlags
+	collector  telemetry.Config // of the flags and the configuration, set by Options
 }
 
 // MaxOutput is the maximum of --max-output, in MiB.
@@ -126,9 +129,14 @@ func (f *Run) Finish(
 	}
 	ctx, force, stop := Interruptible(ctx, AbandonRun(stderr))
 	defer stop()
+	endExport, err := f.Export(&o, false, stderr)
+	if err != nil {
+		return err
+	}
 	o.Progress, o.Force = progress.Update, force
 	result, err := run(ctx, o)
 	progress.End()
+	endExport()
 	if f.JSON {
 		if err := output.WriteJSON(stdout, result); err != nil {
 			return err
@@ -162,6 +170,9 @@ func (f *Run) Options(file string) (controller.Options, error) {
 	approvals, err := f.approvals.sender(of)
 	if err != nil {
 		return o, err
+	}
+	if f.collector, err = f.telemetry.config(of); err != nil {
+		return o, &output.Failure{Code: controller.ExitConfiguration, Err: err}
 	}
 	gateway, err := GatewayDir()
 	if err != nil {
