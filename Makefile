@@ -260,7 +260,7 @@ conformance: build ## the conformance suite of MCP against agentctl mcp --listen
 # The page of a run in Chromium, which it installs: 400 MB, a minute.
 report-check: deps-check ## open the page of a run in Chromium
 	packaging/deps.sh browser
-	REPORT_CHECK=1 $(GO) test -count=1 -run 'Browser|Window' ./controller/report
+	REPORT_CHECK=1 $(GO) test -count=1 -run 'Browser|Window' ./controller/report ./controller/webui
 
 # Full size: 100,000 execs, 10,000 live processes, storms of signals, and the
 # concurrent tests a hundred times under the race detector. About an hour.

@@ -70,6 +70,7 @@ var ranks = map[string]int{
 	"controller/fetch":               0, // reads files by HTTPS, knows no harness
 	"controller/openshell":           0, // reads and writes another project's policies
 	"controller/harness":             1,
+	"controller/webui":               1, // a page; knows no run
 	"controller/webhook":             1, // asks a server; knows questions and no run
 	"controller/outside":             3, // requests of the controller, through the proxy of sessions
 	"controller/prescript":           0, // reads what a script says, knows no run
@@ -135,6 +136,7 @@ var ranks = map[string]int{
 	"cmd/agentctl/batchcmd":          7,
 	"cmd/agentctl/sandboxcmd":        7,
 	"cmd/agentctl/mcpcmd":            7,
+	"cmd/agentctl/uicmd":             7,
 	"cmd/agentctl":                   8,
 	"test/evasions/policy":           0, // scripts that policy probe carries
 	"test/evasions/controller":       5, // lets the corpus attack packages of the controller
@@ -158,6 +160,7 @@ var beside = map[string][]string{
 	"supervisor/notify/engine": {"seccomp", "seccomp/target"},
 	"supervisor/netns":         {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
 	"controller/report":        {"controller/batch"},
+	"cmd/agentctl/uicmd":       {"cmd/agentctl/sandboxcmd"},
 	"supervisor/guest":         {"supervisor/place"},
 	"controller/attach":        {"controller/record"},
 	"controller/agenthost":     {"controller/tools"},

@@ -6,6 +6,7 @@ import (
 	"agentsh/cmd/agentctl/batchcmd"
 	"agentsh/cmd/agentctl/mcpcmd"
 	"agentsh/cmd/agentctl/sandboxcmd"
+	"agentsh/cmd/agentctl/uicmd"
 	"agentsh/internal/cli"
 )
 
@@ -34,6 +35,7 @@ failed, 129, 130 and 143 cancelled by SIGHUP, SIGINT and SIGTERM.`,
 		sandboxcmd.NewConnect(),
 		sandboxcmd.NewSSHConfig(),
 		sandboxcmd.NewApprovals(),
+		uicmd.New(),
 		newMCPCommand(),
 		mcpcmd.NewPins(),
 		newGCCommand(),

@@ -48,9 +48,9 @@ type Question struct {
 // askTime is how long the sandbox of one run may take to answer.
 const askTime = 10 * time.Second
 
-// questions asks the sandboxes of all runs for what waits. The error names the runs that did not
+// Questions asks the sandboxes of all runs for what waits. The error names the runs that did not
 // answer.
-func questions(ctx context.Context) ([]Question, error) {
+func Questions(ctx context.Context) ([]Question, error) {
 	state, err := settings.RunsState()
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func questions(ctx context.Context) ([]Question, error) {
 func questionsOf(ctx context.Context, one record.Run) ([]Question, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, askTime, fmt.Errorf("sandbox %s does not answer", one.Sandbox))
 	defer cancel()
-	client, err := dial(ctx, one)
+	client, err := Dial(ctx, one)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func newApprovalsListCommand() *cobra.Command {
 		Example: "  agentctl approvals list --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, unasked := questions(cmd.Context())
+			list, unasked := Questions(cmd.Context())
 			var err error
 			if asJSON {
 				err = output.WriteJSON(cmd.OutOrStdout(), append([]Question{}, list...))
@@ -153,7 +153,7 @@ func newAnswerCommand(verb string, allow bool) *cobra.Command {
 		Example: "  agentctl approvals " + verb + " latest/1",
 		Args:    cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			list, _ := questions(cmd.Context()) // without those of sandboxes that do not answer
+			list, _ := Questions(cmd.Context()) // without those of sandboxes that do not answer
 			var out []cobra.Completion
 			for _, q := range list {
 				out = append(out, cobra.CompletionWithDesc(q.ID, text.Short(asking.What(q.Question), 60)))
@@ -162,7 +162,7 @@ func newAnswerCommand(verb string, allow bool) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
-				if err := answerQuestion(cmd.Context(), name, wire.ApprovalAnswer{Allow: allow, Always: always, By: asking.Answerer()}); err != nil {
+				if err := Answer(cmd.Context(), name, wire.ApprovalAnswer{Allow: allow, Always: always, By: asking.Answerer()}); err != nil {
 					return err
 				}
 			}
@@ -175,8 +175,8 @@ func newAnswerCommand(verb string, allow bool) *cobra.Command {
 	return cmd
 }
 
-// answerQuestion answers one question.
-func answerQuestion(ctx context.Context, name string, answer wire.ApprovalAnswer) error {
+// Answer answers one question, RUN/NUMBER.
+func Answer(ctx context.Context, name string, answer wire.ApprovalAnswer) error {
 	run, id, found := strings.Cut(name, "/")
 	if !found || run == "" || id == "" {
 		return &output.Failure{

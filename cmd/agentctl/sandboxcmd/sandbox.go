@@ -83,15 +83,15 @@ func attachTo(ctx context.Context, name string) (*channel.Client, record.Run, er
 	if err != nil {
 		return nil, one, err
 	}
-	client, err := dial(ctx, one)
+	client, err := Dial(ctx, one)
 	if err != nil {
 		return nil, one, &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
 	return client, one, nil
 }
 
-// dial connects to the sandbox of a run, whether its controller is alive or not.
-func dial(ctx context.Context, one record.Run) (*channel.Client, error) {
+// Dial connects to the sandbox of a run, whether its controller is alive or not.
+func Dial(ctx context.Context, one record.Run) (*channel.Client, error) {
 	if one.Live {
 		return attach.Dial(ctx, one, output.Version)
 	}
