@@ -26,7 +26,7 @@ func logsData(records []sdklog.Record) *logspb.LogsData {
 		trace, span := r.TraceID(), r.SpanID()
 		out := &logspb.LogRecord{
 			TimeUnixNano: nanos(r.Timestamp()), ObservedTimeUnixNano: nanos(r.ObservedTimestamp()), EventName: r.EventName(),
-			SeverityNumber: logspb.SeverityNumber(r.Severity()), SeverityText: r.SeverityText(), //nolint:gosec // one of three
+			SeverityNumber: logspb.SeverityNumber(r.Severity()), SeverityText: r.SeverityText(),
 			Body: valueOf(r.Body()), TraceId: trace[:], SpanId: span[:], Flags: uint32(r.TraceFlags()),
 			DroppedAttributesCount: count(r.DroppedAttributes()),
 		}
@@ -148,7 +148,7 @@ func nanos(t time.Time) uint64 {
 	if t.Unix() <= 0 {
 		return 0
 	}
-	return uint64(t.UnixNano()) //nolint:gosec // it is after 1970
+	return uint64(t.UnixNano())
 }
 
-func count(n int) uint32 { return uint32(min(max(n, 0), 1<<31)) } //nolint:gosec // bounded
+func count(n int) uint32 { return uint32(min(max(n, 0), 1<<31)) }

@@ -115,7 +115,7 @@ func (p *pairs) number(name string, n int64) {
 // own are the attributes that only agentsh has.
 func own(e wire.Event) []attribute.KeyValue {
 	var p pairs
-	p.number("agentsh.seq", int64(min(e.Seq, 1<<62))) //nolint:gosec // bounded
+	p.number("agentsh.seq", int64(min(e.Seq, 1<<62)))
 	p.text("agentsh.type", e.Type)
 	p.text("agentsh.phase", e.Phase)
 	p.text("agentsh.decision", e.Decision)

@@ -82,9 +82,9 @@ func (q *queue) add(i item) {
 	q.all.added++
 	switch {
 	case q.ctx.Err() != nil:
-		q.lose(1, i.of, "the export has ended")
+		q.lose(i.of, "the export has ended")
 	case len(q.items) >= maxQueue:
-		q.lose(1, i.of, "the collector is too slow, or away")
+		q.lose(i.of, "the collector is too slow, or away")
 	default:
 		q.items = append(q.items, i)
 		if len(q.items) == 1 || len(q.items) == maxRequest {
@@ -93,10 +93,10 @@ func (q *queue) add(i item) {
 	}
 }
 
-// lose counts items that are not sent. An earlier reason, which names the cause, is kept.
-func (q *queue) lose(n int, of *tally, why string) {
+// lose counts an item that is not sent. An earlier reason, which names the cause, is kept.
+func (q *queue) lose(of *tally, why string) {
 	for _, t := range []*tally{of, &q.all} {
-		t.lost += n
+		t.lost++
 		if t.why == "" || !strings.HasPrefix(why, "the ") {
 			t.why = why
 		}
@@ -182,7 +182,7 @@ func (q *queue) note(items []item, spans bool, rejected int64, err error) {
 		}
 		if all || rejected > 0 {
 			rejected--
-			q.lose(1, i.of, cause(err))
+			q.lose(i.of, cause(err))
 			continue
 		}
 		i.of.sent++
@@ -268,7 +268,7 @@ func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {
-		q.lose(1, i.of, "the collector did not take them in time")
+		q.lose(i.of, "the collector did not take them in time")
 	}
 	q.items = nil
 }
