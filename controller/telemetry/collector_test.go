@@ -61,7 +61,8 @@ func (c *collector) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/x-protobuf" {
 		c.t.Errorf("%s %s: %v, %v", r.Method, r.URL, r.Header, err)
 	}
-	logs, traces, metrics := &collogs.ExportLogsServiceRequest{}, &coltrace.ExportTraceServiceRequest{}, &colmetrics.ExportMetricsServiceRequest{}
+	logs, traces := &collogs.ExportLogsServiceRequest{}, &coltrace.ExportTraceServiceRequest{}
+	metrics := &colmetrics.ExportMetricsServiceRequest{}
 	of := map[string]proto.Message{"logs": logs, "traces": traces, "metrics": metrics}[path.Base(r.URL.Path)]
 	if of == nil || path.Dir(r.URL.Path) != "/base/v1" {
 		c.t.Errorf("a request to %s", r.URL)

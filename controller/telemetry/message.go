@@ -92,7 +92,9 @@ func metricsData(m *metricdata.ResourceMetrics) *metricspb.MetricsData {
 
 // sum is a counter. Its values count from the start of the process.
 func sum[N int64 | float64](s metricdata.Sum[N], set func(*metricspb.NumberDataPoint, N)) *metricspb.Metric_Sum {
-	out := &metricspb.Sum{IsMonotonic: s.IsMonotonic, AggregationTemporality: metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE}
+	out := &metricspb.Sum{
+		IsMonotonic: s.IsMonotonic, AggregationTemporality: metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE,
+	}
 	for _, p := range s.DataPoints {
 		point := &metricspb.NumberDataPoint{
 			Attributes: valuesOf(p.Attributes.ToSlice()), StartTimeUnixNano: nanos(p.StartTime), TimeUnixNano: nanos(p.Time),
