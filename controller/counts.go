@@ -51,8 +51,8 @@ type Program struct {
 // sequence numbers, and each number is counted once. So the same log can be
 // read from a stream and then from the file. Safe for concurrent use.
 type counts struct {
-	onRefusal func(Refusal)    // called for the first refusal of each kind
-	onEvent   func(wire.Event) // called for each event; nil: nobody
+	onRefusal func(Refusal) // called for the first refusal of each kind
+	observer  Observer      // gets each event
 
 	mu       sync.Mutex
 	seen     uint64 // last sequence number
@@ -70,7 +70,7 @@ type counts struct {
 }
 
 func newCounts(onRefusal func(Refusal)) *counts {
-	return &counts{onRefusal: onRefusal, byKey: map[Refusal]*Refusal{}, byName: map[string]*Program{}, operators: map[string]bool{}}
+	return &counts{onRefusal: onRefusal, observer: nobody{}, byKey: map[Refusal]*Refusal{}, byName: map[string]*Program{}, operators: map[string]bool{}}
 }
 
 // read counts the events of an audit log.
@@ -97,8 +97,8 @@ func (c *counts) read(log io.Reader) error {
 // add counts one event.
 func (c *counts) add(e wire.Event) {
 	first, fresh := c.count(e)
-	if fresh && c.onEvent != nil {
-		c.onEvent(e)
+	if fresh {
+		c.observer.Event(e)
 	}
 	if first != nil && c.onRefusal != nil {
 		c.onRefusal(*first)

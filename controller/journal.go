@@ -112,7 +112,7 @@ func (nobody) End(Result) *Telemetry { return nil }
 // observe has an observer follow the run, if there is one.
 func (r *run) observe() {
 	if r.o.Observe != nil {
-		r.observer = r.o.Observe(r.result, r.o.Member)
+		r.counts.observer = r.o.Observe(r.result, r.o.Member)
 	}
 }
 

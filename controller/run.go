@@ -18,7 +18,6 @@ import (
 	"agentsh/controller/tools"
 	"agentsh/controller/webhook"
 	"agentsh/internal/statedir"
-	"agentsh/internal/wire"
 )
 
 // Options are the inputs of [Run].
@@ -40,8 +39,6 @@ type Options struct {
 	// or the controller is killed. 0: it is deleted at once.
 	KeepSandbox time.Duration
 	Images      image.Config // where images are
-	// Observe makes what follows the run; nil: nobody does. The result is that of the start.
-	Observe func(Result, Member) Observer
 }
 
 // Caller is what the process has that runs an agent.
@@ -54,6 +51,8 @@ type Caller struct {
 	Member  Member
 	// Approvals answers the questions of policies with approvals: {via: webhook}; nil: nobody does.
 	Approvals *webhook.Sender
+	// Observe makes what follows the run; nil: nobody does. The result is that of the start.
+	Observe func(Result, Member) Observer
 }
 
 // Member says which run of a batch this is. The zero value is a run of its own.
@@ -100,7 +99,6 @@ type run struct {
 	journal  *journal
 	result   Result
 	counts   *counts
-	observer Observer
 	findings *findings
 
 	plan     plan     // set by load, expand and preflight
@@ -131,9 +129,8 @@ func Run(ctx context.Context, o Options) (Result, error) {
 
 // newRun is a run that has not begun, with its context. The caller closes its control.
 func newRun(ctx context.Context, o Options) (context.Context, *run) {
-	r := &run{o: o, progress: o.Progress, result: newResult(o), observer: nobody{}}
+	r := &run{o: o, progress: o.Progress, result: newResult(o)}
 	r.counts = newCounts(func(x Refusal) { r.progress.send(Update{Kind: UpdateRefusal, Refusal: x}) })
-	r.counts.onEvent = func(e wire.Event) { r.observer.Event(e) }
 	ctx, r.control = newControl(ctx, o.Force)
 	return ctx, r
 }
@@ -204,7 +201,7 @@ func (r *run) step(ctx context.Context, s step) error {
 		err = s.do(r, ctx)
 	}
 	last := r.journal.end()
-	defer func() { r.observer.Step(*last) }()
+	defer func() { r.counts.observer.Step(*last) }()
 	if err != nil {
 		f := asFailure(ctx, s.name, err)
 		if f.Code == ExitSandbox && !errors.Is(f.Err, sandbox.ErrGone) { // other failures are known, and gone may wait
@@ -302,7 +299,7 @@ func (r *run) conclude(failed error) {
 	r.counts.into(&r.result)
 	r.plan.helped.into(&r.result)
 	r.findings.into(&r.result)
-	r.result.Telemetry = r.observer.End(r.result)
+	r.result.Telemetry = r.counts.observer.End(r.result)
 }
 
 // Kinds of [Update].
