@@ -70,7 +70,9 @@ type counts struct {
 }
 
 func newCounts(onRefusal func(Refusal)) *counts {
-	return &counts{onRefusal: onRefusal, observer: nobody{}, byKey: map[Refusal]*Refusal{}, byName: map[string]*Program{}, operators: map[string]bool{}}
+	return &counts{
+		onRefusal: onRefusal, observer: nobody{}, byKey: map[Refusal]*Refusal{}, byName: map[string]*Program{}, operators: map[string]bool{},
+	}
 }
 
 // read counts the events of an audit log.
