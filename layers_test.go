@@ -111,6 +111,7 @@ var ranks = map[string]int{
 	"supervisor/reasons":             2, // knows events and processes, not what decided
 	"supervisor/approve":             2, // who is asked is nothing to those that ask: they know wire.Question only
 	"supervisor/egress":              2, // the way out of a session's network; listeners come from above
+	"supervisor/listing":             1, // compares lists of files; knows no session
 	"supervisor/fileserver":          3, // starts and controls the process; package fuse is what it runs
 	"supervisor/view":                3, // what commands see; it makes configurations for launch
 	"supervisor/streams":             3, // of one command; the session init opens its terminal

@@ -113,6 +113,7 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 		Policy: r.Policy,
 		Files: Files{
 			Governed: r.Boot.Governed, Hidden: r.Boot.Hidden, Store: r.Boot.StoreDir, Trash: operator.Trash, CacheSeconds: operator.CacheSeconds,
+			Listed: r.Boot.Resume != nil,
 		},
 		Environment: Environment{Inject: inject, Dir: r.Boot.EnvDir, Home: r.Boot.Home, Path: cmp.Or(r.Boot.Path, operator.Path)},
 		Network:     Network{Shared: r.Boot.Network, Egress: out},

@@ -131,6 +131,9 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.confined.prepare(s.cfg, s.state.dir); err != nil {
 		return err
 	}
+	if err := s.confined.openList(s.cfg.Files); err != nil {
+		return err
+	}
 	if s.network, err = s.openNetwork(); err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ import (
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/fileserver"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/listing"
 	"agentsh/supervisor/netns"
 	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
@@ -65,6 +66,9 @@ type Files struct {
 	// CacheSeconds is how long commands may see old names and attributes in
 	// directories that cannot be watched; 0: a second.
 	CacheSeconds int
+	// Listed makes a change record where there is no file server, by comparing lists of the
+	// files in the only governed directory.
+	Listed bool
 }
 
 // Environment is what the operator sets in the environment of commands.
@@ -115,6 +119,7 @@ type confined struct {
 	signals   seccomp.Signals // that the filter notifies
 	refusals  seccomp.Table   // calls that the filter notifies to have them refused
 	beside    *Beside         // nil: no listener of another supervisor is above
+	listed    *listing.Record // changes of the governed directory; nil: the file server has them, or nobody
 }
 
 // ID is the session's id in the audit log.
@@ -197,6 +202,10 @@ func (s *Session) Written(paths []string) {
 		if view.Below(p, s.confined.plan.Private...) {
 			continue // a tmpfs hides nothing from anybody
 		}
+		if err := s.confined.accept(s.cfg.Files.Governed, p); err != nil {
+			s.life.end(wire.CauseFileServer, err)
+			return
+		}
 		if err := s.files.Invalidate(context.Background(), p); err != nil {
 			s.life.end(wire.CauseFileServer, fmt.Errorf("drop cached content: %w", err))
 			return
@@ -206,10 +215,33 @@ func (s *Session) Written(paths []string) {
 
 // Changes is the change record of the governed directories.
 func (s *Session) Changes(ctx context.Context) ([]wire.Change, error) {
+	if s.confined.listed != nil {
+		return s.confined.listed.Changes()
+	}
 	if why := s.confined.missing[probe.FileServer]; why != nil {
 		return nil, fmt.Errorf("change record: the session is without a file server: %w", why)
 	}
 	return s.files.Changes(ctx)
+}
+
+// openList begins the change record of a session without a file server, if it has one.
+func (c *confined) openList(files Files) (err error) {
+	if files.Listed && c.missing.Has(probe.FileServer) && len(files.Governed) == 1 {
+		c.listed, err = listing.Open(files.Governed[0].Backing)
+	}
+	return err
+}
+
+// accept takes what is at a path inside for unchanged.
+func (c *confined) accept(governed []wire.Governed, name string) error {
+	if c.listed == nil || !view.Below(name, governed[0].Path) {
+		return nil
+	}
+	rel, err := filepath.Rel(governed[0].Path, name)
+	if err != nil {
+		return err
+	}
+	return c.listed.Accept(rel)
 }
 
 // Close kills every command, ends the file server and removes what the session
@@ -233,5 +265,6 @@ func (s *Session) Close() error {
 	}
 	errs = append(errs, s.store.close(changes, s.cfg.Log.With("session", s.ID())))
 	s.files.Close()
+	errs = append(errs, s.confined.listed.Close())
 	return errors.Join(append(errs, s.groups.close(), s.state.remove())...)
 }

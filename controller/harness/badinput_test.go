@@ -271,11 +271,10 @@ func TestDegradedAndRequireHaveTheNamesOfTheSupervisor(t *testing.T) {
 		t.Errorf("degraded in a harness with a base: %v, %s", h, short(above, ps))
 	}
 	for text, want := range map[string]string{
-		"degraded: [cgroups]":         `a.yaml:3:12: error: degraded[0]: "cgroups" is not one of any, call_rules, cgroup`,
-		"degraded: [nested_commands]": `a.yaml:3:12: error: degraded[0]: "nested_commands" is not supported here: ` + needsFileServer,
-		"degraded: [file_server]":     `a.yaml:3:12: error: degraded[0]: "file_server" is not supported here: ` + needsFileServer,
-		"require: [engine_none]":      `a.yaml:3:11: error: require[0]: "engine_none" is not one of abstract_sockets`,
-		"require: cgroup":             "a.yaml:3:10: error: require is a list",
+		"degraded: [cgroups]":     `a.yaml:3:12: error: degraded[0]: "cgroups" is not one of any, call_rules, cgroup`,
+		"degraded: [file_server]": `a.yaml:3:12: error: degraded[0]: "file_server" is not supported here: ` + needsFileServer,
+		"require: [engine_none]":  `a.yaml:3:11: error: require[0]: "engine_none" is not one of abstract_sockets`,
+		"require: cgroup":         "a.yaml:3:10: error: require is a list",
 	} {
 		dir := lay(t, tests{"a.yaml": head + text + "\n"})
 		if _, ps := Load(filepath.Join(dir, "a.yaml"), Options{}); !strings.Contains(short(dir, ps), want) {

@@ -101,7 +101,7 @@ const objectText = "small letters, digits, - and ."
 // The names of degraded and require, as the supervisor has them. A test compares them.
 var (
 	fallbackNames = []string{"any", "call_rules", "cgroup", "exec_verify", "landlock", "landlock_scopes", "mapped_files",
-		"wait_killable"}
+		"namespaces", "nested_commands", "wait_killable"}
 
 	requirementNames = []string{"abstract_sockets", "cgroup", "engine_listener", "engine_trace", "env_inject_nested", "exec_verify",
 		"file_governed", "files", "fuse_passthrough", "host_edits", "landlock", "landlock_scopes", "mount_namespace", "net_namespace",
@@ -110,12 +110,11 @@ var (
 
 // runNeeds are the mechanisms that no sandbox of a run goes without.
 var runNeeds = map[string]string{
-	"file_server":     needsFileServer,
-	"namespaces":      needsFileServer,
-	"nested_commands": needsFileServer + ", which needs namespaces",
+	"file_server": needsFileServer,
 }
 
-const needsFileServer = "the sandbox of a run is a directory that a file server shows as /sandbox"
+const needsFileServer = "the sandbox of a run is a directory that a file server shows as /sandbox; where there are no mounts either, " +
+	"write namespaces or nested_commands"
 
 // maxScriptTimeout is the longest time of a script, in seconds: a week.
 const maxScriptTimeout = 7 * 24 * 60 * 60

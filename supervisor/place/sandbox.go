@@ -39,6 +39,7 @@ type sandbox struct {
 	dir    string
 	lease  *os.File // locked while a process is responsible for the directory
 	labels wire.PlaceLabels
+	locked *os.File // the directory of this machine that the sandbox uses; nil: none
 }
 
 const (
@@ -129,12 +130,13 @@ const goneName = ".gone-"
 
 // remove removes the directory and releases the lease. Others do not find it meanwhile.
 func (b *sandbox) remove() error {
+	left := b.leaveReal()
 	gone := filepath.Join(filepath.Dir(b.dir), goneName+filepath.Base(b.dir))
 	err := os.Rename(b.dir, gone)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // it is already removed
 	}
-	err = errors.Join(err, statedir.RemoveTree(gone))
+	err = errors.Join(left, err, statedir.RemoveTree(gone))
 	if b.lease != nil {
 		err = errors.Join(err, b.lease.Close())
 		b.lease = nil

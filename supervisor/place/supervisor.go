@@ -99,6 +99,13 @@ func ServeSandbox(ctx context.Context, dir string, o host.Options) error {
 	_, dupErr := unix.FcntlInt(lease.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	err = errors.Join(err, dupErr)
 	b := &sandbox{dir: dir, lease: lease}
+	whole := false
+	if err == nil {
+		whole, err = withoutMounts(o.Operator, boot)
+	}
+	if err == nil && whole {
+		err = b.useReal(&boot)
+	}
 	if err == nil {
 		err = b.serve(ctx, stream, boot, o)
 	}

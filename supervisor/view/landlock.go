@@ -32,6 +32,7 @@ const sharedMemory = "/dev/shm"
 func (c *landlockOnly) Plan(p *policy.Policy, newDir func(string) (string, error)) (*Plan, error) {
 	return (&planner{
 		policy: p, workspace: c.Workspace, home: c.Home, newDir: newDir, whole: c.Missing.FileServer,
+		parts:   true,
 		noOpens: "in a session without namespaces " + notify.Emulated + " is the machine's",
 	}).plan()
 }
@@ -137,8 +138,8 @@ func (c *landlockOnly) checkOwnFiles(plan *Plan) error {
 }
 
 func (c *landlockOnly) Launch(p *policy.Policy, plan *Plan, files Files) (launch.Config, error) {
-	if c.Program {
-		return launch.Config{}, fmt.Errorf("%s cannot be shown: the session has no mounts of its own", layout.Program)
+	if c.Program && unix.Access(layout.Program, unix.X_OK) != nil {
+		return launch.Config{}, fmt.Errorf("%s cannot be shown: the session has no mounts of its own: install agentsh there", layout.Program)
 	}
 	if err := (sessionFiles{c.Options, plan, files}).writeStartup(); err != nil {
 		return launch.Config{}, err

@@ -41,6 +41,7 @@ type planner struct {
 	home      string
 	newDir    func(path string) (backing string, err error) // makes an empty directory outside
 	whole     bool                                          // without a file server: every tree is allowed or denied as a whole
+	parts     bool                                          // the workspace may consist of trees with more rights
 	noOpens   string                                        // why opens below [notify.Emulated] cannot be decided; empty: they can
 	out       Plan
 }

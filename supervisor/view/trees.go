@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -44,6 +45,9 @@ func (p *planner) openTree(path, backing string, dir bool) error {
 	for _, ops := range []policy.FileOp{reads, writeOps, policy.OpExecute} {
 		v := tree(path, ops)
 		if !v.Uniform || v.Effect != policy.Allow && (v.Effect != policy.Deny || ops == reads) {
+			if p.parts && path == backing && p.openParts(path) {
+				return nil
+			}
 			return p.splits(path, ops)
 		}
 	}
@@ -53,6 +57,60 @@ func (p *planner) openTree(path, backing string, dir bool) error {
 		noExec: tree(path, policy.OpExecute).Effect == policy.Deny,
 	})
 	return nil
+}
+
+// openParts shows a tree that may be read as a whole, and of which parts may be written or
+// executed as a whole. Landlock adds the rights of such parts, which must exist. It takes none
+// away, so the rest of the tree must allow less. False: the rules differ in another way.
+func (p *planner) openParts(root string) bool {
+	reads := p.policy.Tree(root, readOps&^policy.OpExecute)
+	if !reads.Uniform || reads.Effect != policy.Allow {
+		return false
+	}
+	written, ok := p.allowed(root, writeOps)
+	executed, is := p.allowed(root, policy.OpExecute)
+	if !ok || !is {
+		return false
+	}
+	all := slices.Concat([]string{root}, written, executed)
+	slices.Sort(all)
+	for _, part := range slices.Compact(all) {
+		p.out.open = append(p.out.open, openTree{
+			path: part, backing: part, write: Below(part, written...), noExec: !Below(part, executed...),
+		})
+	}
+	return true
+}
+
+// allowed are the greatest trees at and below a path in which operations are allowed
+// everywhere. Everywhere else they must be denied. False: they are not, or a tree is missing.
+func (p *planner) allowed(path string, ops policy.FileOp) ([]string, bool) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, false
+	}
+	tree := p.policy.Tree
+	if !info.IsDir() {
+		tree = p.file
+	}
+	v := tree(path, ops)
+	switch {
+	case v.Uniform && v.Effect == policy.Allow:
+		return []string{path}, info.Mode()&os.ModeSymlink == 0
+	case v.Uniform && v.Effect == policy.Deny:
+		return nil, true
+	case v.Effect != policy.Deny || slices.Contains(v.Except, path):
+		return nil, false
+	}
+	var out []string
+	for _, e := range v.Except {
+		inside, ok := p.allowed(e, ops)
+		if !ok {
+			return nil, false
+		}
+		out = append(out, inside...)
+	}
+	return out, true
 }
 
 // splits returns the error that names the rules which only a file server can
