@@ -26,7 +26,10 @@ file_rules:
   - {name: work, paths: ['${PROJECT_ROOT}/**', '/sandbox/workspace/output/**', '/sandbox/home/**'], operations: ['*'], decision: allow}
   - {name: delivered, paths: ['/sandbox/**'], operations: [read, list, stat, execute], decision: allow}
   - {name: programs, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**'], operations: [read, list, stat, execute], decision: allow}
-  - {name: settings, paths: ['/etc/{passwd,group,hosts,nsswitch.conf,ld.so.cache,gitconfig}', '/etc/alternatives/**'], operations: [read, list, stat], decision: allow}
+  - name: settings
+    paths: ['/etc/{passwd,group,hosts,nsswitch.conf,ld.so.cache,gitconfig}', '/etc/alternatives/**']
+    operations: [read, list, stat]
+    decision: allow
   - {name: devices, paths: ['/dev/**'], operations: [read, write, list, stat], decision: allow}
   - {name: kernel, paths: ['/proc/**'], operations: [read, list, stat], decision: allow}
 env_inject: {BASH_ENV: /usr/lib/agentsh/bash_startup.sh, INJECTED: from-policy, TMPDIR: /sandbox/home}
@@ -55,9 +58,10 @@ func (p *fixture) below() {
 	}
 	p.write("lib/agentsh/bash_startup.sh", p.readFile("../../bash_startup.sh"), 0o644) // as the packages have it in an image
 	p.write("lib/agentsh/agentsh", p.readFile(filepath.Join(p.bin, "agentsh")), 0o755)
+	place := p.path("place")
 	p.write("enter", "#!/bin/sh\nset -e\nmount --bind "+p.path("sandbox")+" /sandbox\nmkdir -p "+p.path("work")+
-		"\nmount -t overlay overlay -o lowerdir=/usr/lib,upperdir="+p.path("lib")+",workdir="+p.path("work")+" /usr/lib\nexec env -i PATH=/usr/bin:/bin HOME="+p.path("place")+" XDG_STATE_HOME="+
-		p.path("place")+" OUTER_UID=60600 "+outer+" whole /bin/sh\n", 0o755)
+		"\nmount -t overlay overlay -o lowerdir=/usr/lib,upperdir="+p.path("lib")+",workdir="+p.path("work")+" /usr/lib\n"+
+		"exec env -i PATH=/usr/bin:/bin HOME="+place+" XDG_STATE_HOME="+place+" OUTER_UID=60600 "+outer+" whole /bin/sh\n", 0o755)
 	p.place = []string{"--backend", "exec", "--connect", "exec:unshare --mount --propagation private " + p.path("enter")}
 	p.write("policy.yaml", wholePolicy, 0o644)
 	p.t.Cleanup(func() {

@@ -89,7 +89,7 @@ func (r *Record) list(name string) (map[string]file, error) {
 			return fmt.Errorf("there are more than %d files", maxFiles)
 		}
 		st := info.Sys().(*syscall.Stat_t)
-		out[p] = file{inode: st.Ino, device: st.Dev, size: st.Size, changed: st.Ctim.Nano(), mode: info.Mode()} //nolint:unconvert // 32 bits on arm64
+		out[p] = file{inode: st.Ino, device: st.Dev, size: st.Size, changed: st.Ctim.Nano(), mode: info.Mode()}
 		return nil
 	})
 	if err != nil {

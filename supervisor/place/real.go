@@ -92,7 +92,8 @@ func (b *sandbox) useReal(boot *wire.Bootstrap) error {
 // first.
 func (b *sandbox) made(boot wire.Bootstrap) []string {
 	root := boot.Governed[0].Path
-	out := []string{layout.Workspace, layout.ConfigDir, layout.Output, layout.AgentInput, layout.Feedback, layout.RuntimeDir, boot.Home, boot.EnvDir}
+	out := []string{layout.Workspace, layout.ConfigDir, layout.Output, layout.AgentInput, layout.Feedback, layout.RuntimeDir,
+		boot.Home, boot.EnvDir}
 	for _, name := range []string{"WORKSPACE", "PROJECT_ROOT", "GIT_ROOT", "HOME"} {
 		out = append(out, path.Clean(boot.Vars[name]))
 	}
