@@ -16,25 +16,6 @@ import (
 	"agentsh/internal/wire"
 )
 
-// wholePolicy allows whole trees alone, as sessions without mounts need it.
-const wholePolicy = `version: 1
-name: whole
-command_rules:
-  - {name: no-kill, commands: [kill], decision: deny, message: processes are not signalled from here}
-  - {name: all, commands: ['*'], decision: allow}
-file_rules:
-  - {name: work, paths: ['${PROJECT_ROOT}/**', '/sandbox/workspace/output/**', '/sandbox/home/**'], operations: ['*'], decision: allow}
-  - {name: delivered, paths: ['/sandbox/**'], operations: [read, list, stat, execute], decision: allow}
-  - {name: programs, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**'], operations: [read, list, stat, execute], decision: allow}
-  - name: settings
-    paths: ['/etc/{passwd,group,hosts,nsswitch.conf,ld.so.cache,gitconfig}', '/etc/alternatives/**']
-    operations: [read, list, stat]
-    decision: allow
-  - {name: devices, paths: ['/dev/**'], operations: [read, write, list, stat], decision: allow}
-  - {name: kernel, paths: ['/proc/**'], operations: [read, list, stat], decision: allow}
-env_inject: {BASH_ENV: /usr/lib/agentsh/bash_startup.sh, INJECTED: from-policy, TMPDIR: /sandbox/home}
-`
-
 // below has the runs of a fixture at a double of OpenShell 0.1: a user below a listener and
 // filters like its own, on a machine with a directory /sandbox.
 func (p *fixture) below() {
@@ -63,7 +44,7 @@ func (p *fixture) below() {
 		"\nmount -t overlay overlay -o lowerdir=/usr/lib,upperdir="+p.path("lib")+",workdir="+p.path("work")+" /usr/lib\n"+
 		"exec env -i PATH=/usr/bin:/bin HOME="+place+" XDG_STATE_HOME="+place+" OUTER_UID=60600 "+outer+" whole /bin/sh\n", 0o755)
 	p.place = []string{"--backend", "exec", "--connect", "exec:unshare --mount --propagation private " + p.path("enter")}
-	p.write("policy.yaml", wholePolicy, 0o644)
+	p.write("policy.yaml", p.readFile("../../test/platforms/openshell/policy.yaml"), 0o644)
 	p.t.Cleanup(func() {
 		entries, err := os.ReadDir(p.path("sandbox"))
 		if err != nil || len(entries) > 0 {
@@ -133,4 +114,19 @@ func (p *fixture) readFile(name string) string {
 		p.t.Fatal(err)
 	}
 	return string(data)
+}
+
+// The harness that test/platforms/openshell.sh runs at the real one.
+func TestTheProbesForOpenShellAreStopped(t *testing.T) {
+	p := newFixture(t, "false", "")
+	if err := os.CopyFS(p.path("smoke"), os.DirFS("../../test/platforms/openshell")); err != nil {
+		t.Fatal(err)
+	}
+	p.below()
+	p.harness = "smoke/harness.yaml"
+	r, code := p.run()
+	log := p.read("out/agent.log")
+	if code != controller.ExitDone || len(r.Commits) != 1 || strings.Count(log, "stopped: ") != 10 {
+		t.Errorf("exit code %d, %d commits, %+v\n%s", code, len(r.Commits), r.Error, log)
+	}
 }

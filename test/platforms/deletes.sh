@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d /var/tmp/agentsh-deletes.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/bin" "$work/lib"
-for program in e2b rli daytona bl curl; do
+for program in e2b rli daytona bl curl openshell; do
 	cat >"$work/bin/$program" <<-'EOF'
 		#!/bin/bash
 		echo "${0##*/} $*" >>"$LOG"
@@ -15,6 +15,7 @@ for program in e2b rli daytona bl curl; do
 		"rli devbox create"*) echo made-1 ;;
 		"rli devbox ssh"*) printf 'Host made-1\n  StrictHostKeyChecking no\n' ;;
 		"daytona info"*) echo '{"id": "made-1"}' ;;
+		"openshell sandbox ssh-config"*) printf 'Host openshell-made-1\n  User sandbox\n' ;;
 		"bl token"*) echo token ;;
 		curl*) echo '{"spec": {"url": "https://made-1.example"}}' ;;
 		esac
@@ -43,7 +44,7 @@ class Sandbox:
     def terminate(self): log("modal terminate")
 EOF
 export PATH=$work/bin:$PATH PYTHONPATH=$work/lib LOG=$work/log
-export E2B_API_KEY=k RUNLOOP_API_KEY=k DAYTONA_API_KEY=secret TEMPLATE=t BLUEPRINT=b AGENTCTL=/bin/false
+export E2B_API_KEY=k RUNLOOP_API_KEY=k DAYTONA_API_KEY=secret TEMPLATE=t BLUEPRINT=b IMAGE=i POLICY=p AGENTCTL=/bin/false
 failed=0
 # check VENDOR WANTED [STEP THAT FAILS]
 check() {
@@ -64,6 +65,8 @@ check daytona 'daytona delete agentsh-'
 check daytona 'daytona delete agentsh-' 'daytona create'
 check blaxel 'bl delete sandbox agentsh-'
 check blaxel 'bl delete sandbox agentsh-' 'bl deploy'
+check openshell 'openshell sandbox delete a-'
+check openshell 'openshell sandbox delete a-' 'openshell sandbox'
 check modal 'modal terminate'
 check modal 'modal terminate' 'modal token'
 [ $failed = 0 ]
