@@ -84,6 +84,9 @@ var ranks = map[string]int{
 	"controller/sandbox/docker":      4, // a container for each sandbox, in which remote makes it
 	"controller/vmimage":             2, // what virtual machines boot from; starts none
 	"controller/sandbox/vm":          4, // a virtual machine for each sandbox, in which remote makes it
+	"controller/sandbox/openshell":   4, // a sandbox of OpenShell for each, in which remote makes it
+	"internal/openshellpb":           0, // messages of another project
+	"internal/openshelldouble":       2, // stands for OpenShell in tests; knows nothing of the backend
 	"controller/sandbox/blaxel":      4, // a machine at Blaxel for each sandbox, in which remote makes it
 	"internal/blaxeldouble":          2, // stands for Blaxel in tests; knows nothing of the backend
 	"controller/sandbox/kubernetes":  4, // a pod for each sandbox, in which remote makes it
@@ -190,6 +193,7 @@ var owners = map[string][]string{
 	"github.com/klauspost/compress":          {"controller/vmimage"},
 	"go.opentelemetry.io":                    {"controller/telemetry"},
 	"k8s.io":                                 {"controller/sandbox/kubernetes"},
+	"google.golang.org/grpc":                 {"controller/sandbox/openshell", "internal/openshellpb", "internal/openshelldouble"},
 	"github.com/coder/websocket":             {"internal/socket"},
 	"github.com/mdlayher/vsock":              {"internal/socket"},
 	// It would make agentsh larger than it may be: doc/decisions/0048.
@@ -202,7 +206,8 @@ var owners = map[string][]string{
 		"controller/sandbox/host",
 		"controller/mcpfilter", // starts a server inside the sandbox, where the policy judges it
 		"internal/testenv",
-		"internal/blaxeldouble", // what runs in its machines
+		"internal/blaxeldouble",    // what runs in its machines
+		"internal/openshelldouble", // what runs in its sandboxes
 		"packaging/release",
 		"sandboxes", // agentctl, for programs of others
 	},

@@ -13,6 +13,7 @@ var (
 	clusters = []string{"kubernetes"}
 	machines = []string{"vm"}
 	services = []string{"blaxel"}
+	gateways = []string{"openshell"}
 )
 
 // makesImages reports whether the harness names a backend that makes sandboxes from images.
@@ -40,6 +41,10 @@ func (h *Harness) NotOf(backend string, s Severity) Problems {
 		own.MemoryMB, own.CPUs, own.DiskMB, own.Network = Value[int]{}, Value[float64]{}, Value[int]{}, Text{}
 		for key, at := range given(reflect.ValueOf(own), "container") {
 			add(at, key+": a virtual machine has none", "leave it out; resource_limits of the policy limit processes")
+		}
+	case slices.Contains(gateways, backend):
+		for key, at := range given(reflect.ValueOf(own), "container") {
+			add(at, key+": OpenShell decides about the containers of its sandboxes", "leave it out")
 		}
 	case slices.Contains(services, backend):
 		own.MemoryMB = Value[int]{}

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller/harness"
+	rules "agentsh/controller/openshell"
+	"agentsh/controller/sandbox/openshell"
 	"agentsh/controller/sandbox/vm"
 	"agentsh/controller/webhook"
 	"agentsh/internal/strictyaml"
@@ -38,8 +40,10 @@ type config struct {
 	machine vm.Machine        // virtual machines
 	cluster harness.Cluster
 	otlp    collector
+	gateway openshell.Gateway
+	without []string // guarantees that OpenShell does not hold and a run may lose
 
-	hasMachine, hasCluster bool
+	hasMachine, hasCluster, hasGateway bool
 }
 
 // readConfig reads the configuration files. The user's file wins over the machine's.
@@ -53,6 +57,9 @@ func readConfig() (config, error) {
 		maps.Copy(c.images, of.images)
 		if of.webhook != "" {
 			c.webhook, c.keyFile = of.webhook, of.keyFile
+		}
+		if of.hasGateway {
+			c.gateway, c.without = of.gateway, of.without
 		}
 		if of.hasMachine {
 			c.machine = of.machine
@@ -94,6 +101,7 @@ func readConfigFile(name string) (config, error) {
 			"approvals": func(n *strictyaml.Node) { r.approvals(n, &c) },
 			"vm":        func(n *strictyaml.Node) { r.vm(n, &c) },
 			"otlp":      func(n *strictyaml.Node) { r.otlp(n, &c.otlp) },
+			"openshell": func(n *strictyaml.Node) { r.openshell(n, &c) },
 			"kubernetes": func(n *strictyaml.Node) {
 				var ps harness.Problems
 				c.cluster, ps = harness.ReadCluster(name, n)
@@ -161,6 +169,31 @@ func (r *configReader) vm(n *strictyaml.Node, c *config) {
 		},
 		"emulate": func(n *strictyaml.Node) { m.Emulate, _ = r.Bool(n) },
 		"network": func(n *strictyaml.Node) { m.Network = r.network(n) },
+	})
+}
+
+// openshell reads the gateway of OpenShell.
+func (r *configReader) openshell(n *strictyaml.Node, c *config) {
+	g := &c.gateway
+	c.hasGateway = true
+	r.Fields(n, "openshell", map[string]func(*strictyaml.Node){
+		"gateway":    func(n *strictyaml.Node) { g.Address, _ = r.Text(n) },
+		"workspace":  func(n *strictyaml.Node) { g.Workspace, _ = r.Text(n) },
+		"ca":         func(n *strictyaml.Node) { g.CA = r.path(n, "the certificates") },
+		"cert":       func(n *strictyaml.Node) { g.Cert = r.path(n, "the certificate") },
+		"key":        func(n *strictyaml.Node) { g.Key = r.path(n, "the key") },
+		"token_file": func(n *strictyaml.Node) { g.TokenFile = r.path(n, "the token") },
+		"without": func(n *strictyaml.Node) {
+			var words []string
+			for _, x := range rules.Guarantees() {
+				words = append(words, x.Word)
+			}
+			r.Items(n, func(item *strictyaml.Node) {
+				if i, ok := r.Word(item, "without", words); ok {
+					c.without = append(c.without, words[i])
+				}
+			})
+		},
 	})
 }
 

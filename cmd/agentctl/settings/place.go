@@ -21,6 +21,7 @@ import (
 	"agentsh/controller/sandbox/docker"
 	"agentsh/controller/sandbox/kubernetes"
 	"agentsh/controller/sandbox/local"
+	"agentsh/controller/sandbox/openshell"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/controller/sandbox/vm"
 	"agentsh/internal/layout"
@@ -41,7 +42,7 @@ type Placement struct {
 
 // backends are the values of --backend.
 var backends = []string{local.Name, remote.NameExec, remote.NameSSH, remote.NameSocket, docker.Name, docker.NamePodman,
-	kubernetes.Name, vm.Name, blaxel.Name}
+	kubernetes.Name, vm.Name, blaxel.Name, openshell.Name}
 
 // Add adds the flags to a command.
 func (f *Placement) Add(cmd *cobra.Command) {
@@ -51,7 +52,8 @@ func (f *Placement) Add(cmd *cobra.Command) {
 		"`ADDRESS` of the place for --backend: ssh://USER@HOST:PORT, exec:PROGRAM ARGUMENT... that leads to a shell there, "+
 			"or of a socket where 'agentsh serve --listen' answers: "+socket.Forms+
 			"; or of the engine for docker and podman: unix://PATH, ssh://USER@HOST, tcp://HOST:PORT, context:NAME or connection:NAME "+
-			"(default: that of its own program); or of a cluster: "+kubernetes.Forms+"; or at Blaxel: "+blaxel.Forms)
+			"(default: that of its own program); or of a cluster: "+kubernetes.Forms+"; or at Blaxel: "+blaxel.Forms+
+			"; or of a gateway of OpenShell: https://HOST:PORT")
 	cmd.Flags().
 		StringVar(&f.Key, "connect-key", "", "`FILE` with the key of the place, for --backend socket, or with the API key for --backend blaxel")
 	cmd.Flags().DurationVar(&f.Lease, "lease", remote.DefaultLease,
@@ -145,6 +147,12 @@ func (f Placement) check(config string) error {
 		)
 	case f.Backend == kubernetes.Name:
 		return nil
+	case f.Backend == openshell.Name && f.Key != "":
+		return wrong("write openshell: {token_file: FILE} in agentctl.yaml", "--connect-key: a gateway takes a token or a certificate")
+	case f.Backend == openshell.Name && config != "":
+		return wrong("put "+layout.Config+" into the image", "--agentsh-config: the configuration of the image applies there")
+	case f.Backend == openshell.Name:
+		return nil
 	case f.Backend == blaxel.Name && config != "":
 		return wrong("put "+layout.Config+" into the image", "--agentsh-config: the configuration of the image applies there")
 	case f.Backend == blaxel.Name:
@@ -202,6 +210,9 @@ func (f Placement) open(state statedir.Dir, agentsh, config string) (sandbox.Bac
 	if f.Backend == vm.Name {
 		return f.openMachines(state, agentsh, config)
 	}
+	if f.Backend == openshell.Name {
+		return f.openGateway(state, agentsh)
+	}
 	if f.Backend == blaxel.Name {
 		b, err := blaxel.Open(blaxel.Config{
 			Address: f.Connect, KeyFile: f.Key, State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look, Getenv: os.Getenv,
@@ -214,6 +225,22 @@ func (f Placement) open(state statedir.Dir, agentsh, config string) (sandbox.Bac
 	b, err := remote.Open(f.Backend, f.Connect, f.Key, remote.Config{State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look})
 	if err != nil {
 		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: errors.Join(err), Hint: "see doc/remote.md"}
+	}
+	return b, nil
+}
+
+// openGateway makes the backend of a gateway of OpenShell, as the configuration describes it.
+func (f Placement) openGateway(state statedir.Dir, agentsh string) (sandbox.Backend, error) {
+	c, err := readConfig()
+	if err != nil {
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err}
+	}
+	c.gateway.Address = cmp.Or(f.Connect, c.gateway.Address)
+	b, err := openshell.Open(openshell.Config{
+		Gateway: c.gateway, Without: c.without, State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look,
+	})
+	if err != nil {
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "see doc/platforms/openshell.md"}
 	}
 	return b, nil
 }

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"agentsh/controller"
+	"agentsh/internal/openshelldouble"
+)
+
+// atOpenShell has the runs of a fixture at a double of OpenShell's gateway. more belongs to openshell of agentctl.yaml.
+func atOpenShell(t *testing.T, agent, more string) (*fixture, *openshelldouble.Double) {
+	t.Helper()
+	d := openshelldouble.New(t)
+	p := newFixture(t, agent, "image: "+openshelldouble.Image+"\nbackend: openshell\n")
+	p.write("config/agentsh/agentctl.yaml", fmt.Sprintf("openshell: {gateway: '%s', ca: '%s', token_file: '%s'%s}\n",
+		d.Address(), d.CA(), d.TokenFile(), more), 0o644)
+	p.setenv = append(p.setenv, "XDG_CONFIG_HOME="+p.path("config"))
+	return p, d
+}
+
+func TestRunsAtADoubleOfOpenShell(t *testing.T) {
+	p, d := atOpenShell(t, `env >a.txt; git commit -qam changed`, ", without: [baseline_files, binary_descendants, commands, env, "+
+		"file_metadata, file_operations, file_parts, git_guard, path_readings, private_addresses, resource_limits, signals, unix_sockets]")
+	r, code := p.run()
+	if code != 0 || r.Backend != "openshell" || r.Image == nil || r.Image.Name != openshelldouble.Image || len(r.Commits) != 1 {
+		t.Fatalf("exit code %d: %+v, image %+v", code, r.Error, r.Image)
+	}
+	if said := p.git("show", r.Branch+":a.txt"); strings.Contains(said, openshelldouble.Token) {
+		t.Errorf("the sandbox shows the token:\n%s", said)
+	}
+	if left := d.Names(); len(left) > 0 || len(d.Policies()) != 1 {
+		t.Errorf("left: %q, %d policies", left, len(d.Policies()))
+	}
+}
+
+func TestAPolicyThatOpenShellCannotHoldIsRefused(t *testing.T) {
+	p, d := atOpenShell(t, "true", "")
+	r, code := p.run()
+	if code == 0 || r.Error == nil || !strings.Contains(r.Error.Message, "OpenShell cannot hold the policy") ||
+		!strings.Contains(r.Error.Message, "policy.yaml:") {
+		t.Errorf("exit code %d: %+v", code, r.Error)
+	}
+	if len(d.Policies()) > 0 {
+		t.Error("a sandbox was made")
+	}
+	p.write("harness.yaml", p.read("harness.yaml")+"container: {pids: 100}\n", 0o644)
+	if out, errs, code := p.try("", "lint", "--repo", "repo", "harness.yaml"); code != controller.ExitConfiguration ||
+		!strings.Contains(out+errs, "container.pids: OpenShell decides about the containers of its sandboxes") {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+}

@@ -1,0 +1,247 @@
+package openshell
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"agentsh/controller/sandbox"
+	pb "agentsh/internal/openshellpb"
+	"agentsh/internal/text"
+)
+
+// Gateway is a gateway and how it is reached.
+type Gateway struct {
+	Address   string // https://HOST:PORT; http:// for loopback alone
+	Workspace string // empty: default
+	CA        string // file with certificates; empty: those of this machine
+	Cert, Key string // files of a client certificate; empty: none
+	TokenFile string // file with a bearer token (JWT or OIDC), read again for each request; empty: none
+}
+
+// defaultWorkspace is the workspace of requests that name none.
+const defaultWorkspace = "default"
+
+// minor is the version of OpenShell that this backend speaks. Fields have other numbers in others.
+const minor = "0.1."
+
+// gateway is a connection to a gateway.
+type gateway struct {
+	client    pb.OpenShellClient
+	workspace string
+}
+
+// requestTime bounds one request.
+const requestTime = 30 * time.Second
+
+func newGateway(g Gateway) (*gateway, error) {
+	u, err := url.Parse(g.Address)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, fmt.Errorf("%.200q is no address of a gateway: write https://HOST:PORT", g.Address)
+	}
+	if u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return nil, errors.New("the address of a gateway is https://HOST:PORT, and has no user, path or query")
+	}
+	options := []grpc.DialOption{grpc.WithUserAgent("agentctl"), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}
+	secure := u.Scheme == "https"
+	if secure {
+		c, err := g.tls()
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(c)))
+	} else {
+		if ip := net.ParseIP(u.Hostname()); ip == nil || !ip.IsLoopback() {
+			return nil, fmt.Errorf("%s: write https://: what a run sends has the values of its credentials", g.Address)
+		}
+		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	}
+	if g.TokenFile != "" {
+		options = append(options, grpc.WithPerRPCCredentials(bearer{g.TokenFile, secure}))
+	}
+	host := u.Host
+	if u.Port() == "" {
+		host += map[bool]string{true: ":443", false: ":80"}[secure]
+	}
+	conn, err := grpc.NewClient("dns:///"+host, options...)
+	if err != nil {
+		return nil, fmt.Errorf("gateway %s: %w", g.Address, err)
+	}
+	return &gateway{pb.NewOpenShellClient(conn), cmp.Or(g.Workspace, defaultWorkspace)}, nil
+}
+
+// maxMessage bounds a message of the gateway, in bytes.
+const maxMessage = 16 << 20
+
+// tls is the configuration of TLS.
+func (g Gateway) tls() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if g.CA != "" {
+		data, err := os.ReadFile(g.CA)
+		if err != nil {
+			return nil, fmt.Errorf("certificates of the gateway: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(data) {
+			return nil, fmt.Errorf("certificates of the gateway: %s has none in PEM", g.CA)
+		}
+	}
+	if (g.Cert == "") != (g.Key == "") {
+		return nil, errors.New("a client certificate needs its key: name both, cert and key")
+	}
+	if g.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(g.Cert, g.Key)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// bearer is a token in a file.
+type bearer struct {
+	file   string
+	secure bool
+}
+
+// GetRequestMetadata implements [credentials.PerRPCCredentials]. The file may have a new token each time.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	data, err := os.ReadFile(b.file)
+	if err != nil {
+		return nil, fmt.Errorf("token of the gateway: %w", err)
+	}
+	return map[string]string{"authorization": "Bearer " + strings.TrimSpace(string(data))}, nil
+}
+
+// RequireTransportSecurity implements [credentials.PerRPCCredentials].
+func (b bearer) RequireTransportSecurity() bool { return b.secure }
+
+// scope selects the workspace.
+func (g *gateway) scope() *pb.WorkspaceSelector {
+	return &pb.WorkspaceSelector{Selection: &pb.WorkspaceSelector_Workspace{Workspace: g.workspace}}
+}
+
+// check asks for the version and the health of the gateway.
+func (g *gateway) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	h, err := g.client.Health(ctx, &pb.HealthRequest{})
+	if err != nil {
+		return explain("ask the gateway for its health", err)
+	}
+	if !strings.HasPrefix(strings.TrimPrefix(h.GetVersion(), "v"), minor) {
+		return &sandbox.End{
+			Kind: sandbox.EndRefused, Text: fmt.Sprintf("the gateway is OpenShell %.40q, this agentctl speaks to %sx", h.GetVersion(), minor),
+			Hint: "install a gateway of " + minor + "x, or reach a sandbox of 0.0.x by SSH with --backend exec: see doc/platforms/openshell.md",
+		}
+	}
+	if h.GetStatus() == pb.ServiceStatus_SERVICE_STATUS_UNHEALTHY {
+		return &sandbox.End{
+			Kind: sandbox.EndUnreachable,
+			Text: "the gateway says that it is not healthy",
+			Hint: "look at its log, and start the run again",
+		}
+	}
+	// Health needs no user. This does.
+	_, err = g.client.ListSandboxes(ctx, &pb.ListSandboxesRequest{PageSize: 1, WorkspaceScope: g.scope()})
+	return explain("list sandboxes", err)
+}
+
+// list lists the sandboxes with a label.
+func (g *gateway) list(ctx context.Context, label string) ([]*pb.Sandbox, error) {
+	var out []*pb.Sandbox
+	for token := ""; ; {
+		asking, cancel := context.WithTimeout(ctx, requestTime)
+		page, err := g.client.ListSandboxes(
+			asking,
+			&pb.ListSandboxesRequest{LabelSelector: label, PageToken: token, WorkspaceScope: g.scope()},
+		)
+		cancel()
+		if err != nil {
+			return nil, explain("list sandboxes", err)
+		}
+		out = append(out, page.GetSandboxes()...)
+		if next := page.GetNextPageToken(); next == "" || next == token {
+			return out, nil
+		}
+		token = page.GetNextPageToken()
+	}
+}
+
+func (g *gateway) get(ctx context.Context, name string) (*pb.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	r, err := g.client.GetSandbox(ctx, &pb.GetSandboxRequest{Name: name, WorkspaceScope: g.scope()})
+	return r.GetSandbox(), err
+}
+
+// remove deletes a sandbox. One that is gone is no error. A gateway that starts again is asked again.
+func (g *gateway) remove(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	_, err := g.client.DeleteSandbox(
+		ctx,
+		&pb.DeleteSandboxRequest{Name: name, WorkspaceScope: g.scope(), AllowMissing: true},
+		grpc.WaitForReady(true),
+	)
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	return explain("delete "+name, err)
+}
+
+// maxSaid bounds what is shown of a message of the gateway, in characters.
+const maxSaid = 300
+
+// explain says what an error of the gateway means for a run.
+func explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	s := status.Convert(err)
+	end := &sandbox.End{Kind: sandbox.EndRefused, Text: what + ": the gateway answers " + s.Code().String(), Err: err}
+	if said := text.Short(s.Message(), maxSaid); said != "" {
+		end.Text += ": " + said
+	}
+	switch s.Code() {
+	case codes.Unauthenticated:
+		end.Hint = "the token or the certificate is missing, or has expired: renew the file of token_file in openshell of agentctl.yaml"
+	case codes.PermissionDenied:
+		end.Hint = "ask for the rights of a user in this workspace, or name another: openshell: {workspace: NAME} in agentctl.yaml"
+	case codes.ResourceExhausted:
+		end.Kind, end.Hint = sandbox.EndQuota, "delete sandboxes ('agentctl gc' finds those of this host), or have the quota raised"
+	case codes.Unavailable, codes.DeadlineExceeded:
+		end.Kind, end.Hint = sandbox.EndUnreachable, "is the gateway running? 'openshell gateway start' starts or resumes it"
+	case codes.Canceled:
+		return fmt.Errorf("%s: %w", what, err)
+	case codes.AlreadyExists:
+		end.Hint = "a sandbox of that name is there: 'agentctl gc' removes those of this host"
+	case codes.InvalidArgument, codes.FailedPrecondition:
+		end.Hint = "see doc/platforms/openshell.md"
+	}
+	return end
+}
+
+// passes reports whether a gateway may answer again.
+func passes(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted:
+		return true
+	}
+	return false
+}

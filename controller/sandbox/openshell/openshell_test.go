@@ -1,0 +1,282 @@
+package openshell
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	rules "agentsh/controller/openshell"
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/sandboxtest"
+	"agentsh/internal/layout"
+	"agentsh/internal/openshelldouble"
+	pb "agentsh/internal/openshellpb"
+	"agentsh/internal/statedir"
+	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if program != "" {
+		_ = os.RemoveAll(filepath.Dir(program))
+	}
+	os.Exit(code)
+}
+
+var program string
+
+var built = sync.OnceValue(func() error {
+	dir, err := os.MkdirTemp("", "agentsh-openshell-test-")
+	if err != nil {
+		return err
+	}
+	program = filepath.Join(dir, "agentsh")
+	out, err := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags", "-s -w", "-o", program, "agentsh/cmd/agentsh").
+		CombinedOutput()
+	if err != nil {
+		err = errors.Join(err, errors.New(string(out)))
+	}
+	return err
+})
+
+// all are the words of all guarantees.
+func all() []string {
+	var out []string
+	for _, g := range rules.Guarantees() {
+		out = append(out, g.Word)
+	}
+	return out
+}
+
+// open makes a backend of a double.
+func open(t *testing.T, d *openshelldouble.Double) *Backend {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	if err := built(); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "openshell")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = statedir.RemoveTree(dir) })
+	state, err := statedir.Open(layout.State(filepath.Join(dir, "state")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(Config{
+		Gateway: Gateway{Address: d.Address(), CA: d.CA(), TokenFile: d.TokenFile()},
+		Without: all(), State: state, Agentsh: program, Lease: 20 * time.Second, Look: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+var container = sandbox.Container{Image: sandbox.Image{Name: openshelldouble.Image, ID: openshelldouble.Image}}
+
+// described is a sandbox of a test.
+func described(id string) sandbox.Spec {
+	const policy = "version: 1\nname: all\ncommand_rules: [{name: all, commands: ['*'], decision: allow}]\nfile_rules:\n" +
+		"  - {name: own, paths: ['/sandbox', '/sandbox/**'], operations: ['*'], decision: allow}\n" +
+		"  - {name: system, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**', '/etc/**'],\n" +
+		"     operations: [read, list, stat, execute], decision: allow}\n" +
+		"network_rules: [{name: api, domains: [api.example.com], ports: [443], methods: [GET, HEAD], paths: ['/v1/**'], decision: allow}]\n"
+	return sandbox.Spec{
+		RunID: id, Policy: []wire.PolicySource{{Name: "all.yaml", Data: []byte(policy)}}, Home: "/sandbox/home", Container: container,
+		Vars: map[string]string{"WORKSPACE": "/sandbox", "PROJECT_ROOT": "/sandbox", "HOME": "/sandbox/home", "TMPDIR": "/tmp"},
+	}
+}
+
+func TestASandboxAtADouble(t *testing.T) {
+	d := openshelldouble.New(t)
+	d.Slowly(2)
+	sandboxtest.Run(t, open(t, d), sandbox.Container{Image: sandbox.Image{Name: openshelldouble.Image}})
+	if left := d.Names(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// kindOf is the kind of the end in an error.
+func kindOf(err error) sandbox.EndKind {
+	var end *sandbox.End
+	if errors.As(err, &end) {
+		return end.Kind
+	}
+	return ""
+}
+
+func TestWhatAGatewayRefusesIsNamed(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		prepare func(*openshelldouble.Double, *Config)
+		kind    sandbox.EndKind
+		says    string
+	}{
+		{"another version", func(d *openshelldouble.Double, _ *Config) { d.Version("0.2.0") }, sandbox.EndRefused, "0.1.x"},
+		{"an old version", func(d *openshelldouble.Double, _ *Config) { d.Version("0.0.83") }, sandbox.EndRefused, "--backend exec"},
+		{"an expired token", func(d *openshelldouble.Double, _ *Config) { d.Expire() }, sandbox.EndRefused, "token_file"},
+		{"no token", func(_ *openshelldouble.Double, c *Config) { c.Gateway.TokenFile = "" }, sandbox.EndRefused, "token_file"},
+		{"another authority", func(_ *openshelldouble.Double, c *Config) { c.Gateway.CA = "" }, sandbox.EndUnreachable, "certificate"},
+		{"a full quota", func(d *openshelldouble.Double, _ *Config) { d.Quota(0) }, sandbox.EndQuota, "agentctl gc"},
+		{"another workspace", func(_ *openshelldouble.Double, c *Config) { c.Gateway.Workspace = "other" }, sandbox.EndRefused, "other"},
+		{"a policy that OpenShell cannot hold", func(_ *openshelldouble.Double, c *Config) { c.Without = nil }, "", "all.yaml:"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := openshelldouble.New(t)
+			cfg := open(t, d).cfg
+			tt.prepare(d, &cfg)
+			b, err := Open(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := described("refused-1")
+			if err = b.Check(t.Context(), s); err == nil {
+				_, err = b.Create(t.Context(), s)
+			}
+			var end *sandbox.End
+			said := ""
+			if err != nil {
+				said = err.Error()
+			}
+			if errors.As(err, &end) {
+				said += end.Hint
+			}
+			if kindOf(err) != tt.kind || !strings.Contains(said, tt.says) {
+				t.Errorf("%v, kind %q, want %q and %q", said, kindOf(err), tt.kind, tt.says)
+			}
+			if left := d.Names(); len(left) > 0 || strings.Contains(said, openshelldouble.Token) {
+				t.Errorf("left: %q, %s", left, said)
+			}
+		})
+	}
+}
+
+// made makes a sandbox that is ready.
+func made(t *testing.T, b *Backend, id string) sandbox.Sandbox {
+	t.Helper()
+	box, err := b.Create(t.Context(), described(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := box.Delete(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := box.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return box
+}
+
+// restarting is the output of a command. It starts the gateway again when a line arrives.
+type restarting struct {
+	strings.Builder
+	d *openshelldouble.Double
+}
+
+func (r *restarting) Write(p []byte) (int, error) {
+	if r.Len() < 8 {
+		r.d.Restart()
+	}
+	return r.Builder.Write(p)
+}
+
+// TestAGatewayThatStartsAgainFailsNoRun starts it again while a command prints.
+func TestAGatewayThatStartsAgainFailsNoRun(t *testing.T) {
+	d := openshelldouble.New(t)
+	box := made(t, open(t, d), "again-1")
+	out := &restarting{d: d}
+	script := "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done"
+	_, err := box.Run(t.Context(), wire.ExecRequest{Argv: []string{"sh", "-c", script}, Cwd: "/sandbox"}, sandbox.Streams{Stdout: out})
+	if err != nil || out.String() != "1\n2\n3\n4\n5\n6\n7\n8\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestTheEndOfASandboxIsNamed(t *testing.T) {
+	name := nameOf("ended-1")
+	for _, tt := range []struct {
+		name string
+		end  func(*openshelldouble.Double)
+		kind sandbox.EndKind
+		says string
+	}{
+		{"completed", func(d *openshelldouble.Double) { d.End(name, pb.SandboxPhase_SANDBOX_PHASE_COMPLETED) }, sandbox.EndDied, "Completed"},
+		{"an error", func(d *openshelldouble.Double) { d.End(name, pb.SandboxPhase_SANDBOX_PHASE_ERROR) }, sandbox.EndDied, "Error"},
+		{"stopped", func(d *openshelldouble.Double) { d.End(name, pb.SandboxPhase_SANDBOX_PHASE_STOPPED) }, sandbox.EndKilled, "stopped"},
+		{"deleted", func(d *openshelldouble.Double) { d.Lose(name) }, sandbox.EndRemoved, "no more"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := openshelldouble.New(t)
+			box := made(t, open(t, d), "ended-1")
+			tt.end(d)
+			<-box.Gone()
+			if err := box.Cause(); kindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestSandboxesOfDeadControllersAreFound(t *testing.T) {
+	d := openshelldouble.New(t)
+	b := open(t, d)
+	for _, id := range []string{"dead-1", "dead-2", "dead-3"} {
+		p := &place{b: b, spec: described(id)}
+		s, err := p.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Kill()
+	}
+	made(t, b, "living-1")
+	left, err := b.Leftovers(t.Context())
+	if err != nil || len(left) != 3 {
+		t.Fatalf("%+v, %v", left, err)
+	}
+	if left, err = b.Collect(t.Context()); err != nil || len(left) != 3 {
+		t.Fatalf("%+v, %v", left, err)
+	}
+	if names := d.Names(); !slices.Equal(names, []string{nameOf("living-1")}) {
+		t.Errorf("there are %q", names)
+	}
+}
+
+// TestTheGatewayGetsThePolicy compares what arrives with the rendering.
+func TestTheGatewayGetsThePolicy(t *testing.T) {
+	d := openshelldouble.New(t)
+	made(t, open(t, d), "policy-1")
+	p := d.Policies()[0]
+	rule := p.GetNetworkPolicies()["api-1"]
+	if p.GetLandlock().GetCompatibility() != "hard_requirement" || !slices.Contains(p.GetFilesystem().GetReadWrite(), "/sandbox") ||
+		len(rule.GetEndpoints()) != 1 {
+		t.Fatalf("%v", p)
+	}
+	e := rule.GetEndpoints()[0]
+	if e.GetHost() != "api.example.com" || !slices.Equal(e.GetPorts(), []uint32{443}) || e.GetProtocol() != "rest" ||
+		e.GetEnforcement() != pb.NetworkEnforcementMode_NETWORK_ENFORCEMENT_MODE_ENFORCE || e.GetRules()[0].GetAllow().GetMethod() != "GET" {
+		t.Errorf("%v", e)
+	}
+}
+
+func TestNamesOfSandboxesAreShort(t *testing.T) {
+	seen := map[string]bool{}
+	for _, run := range []string{"20261126t173208-293e5cd2", "20261126t173208-293e5cd3", "a", "20270101t000000-00000000"} {
+		name := nameOf(run)
+		if checkName(name) != nil || seen[name] {
+			t.Errorf("%s: %q", run, name)
+		}
+		seen[name] = true
+	}
+}

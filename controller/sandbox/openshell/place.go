@@ -1,0 +1,228 @@
+package openshell
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/remote"
+	pb "agentsh/internal/openshellpb"
+	"agentsh/internal/text"
+)
+
+// Labels of sandboxes.
+const (
+	labelOwner = "agentsh-owner" // the state directory of the controller
+	labelRun   = "agentsh-run"
+)
+
+// Times of a sandbox.
+const (
+	readyTime  = 5 * time.Minute // until it is ready
+	readyLook  = 500 * time.Millisecond
+	askTime    = 5 * time.Second // to find out why a stream ended
+	cancelWait = 5 * time.Second
+)
+
+// place is the sandbox of one run at the gateway. It is made when the first stream is opened.
+type place struct {
+	b    *Backend
+	spec sandbox.Spec
+
+	mu    sync.Mutex
+	asked bool // the gateway may have it
+	ready bool
+}
+
+// String implements [remote.Carrier].
+func (p *place) String() string { return p.b.at() }
+
+// Shell implements [remote.Carrier]. A shell receives agentsh if the image has none.
+func (p *place) Shell() bool { return true }
+
+// Check implements [remote.Carrier].
+func (p *place) Check() error { return nil }
+
+// remote configures how the session is made in the sandbox.
+func (p *place) remote() remote.Config {
+	return remote.Config{
+		Name: Name, Carrier: p, State: p.b.cfg.State, Agentsh: p.b.cfg.Agentsh, Lease: p.b.cfg.Lease, Release: p.remove,
+	}
+}
+
+func (p *place) name() string { return nameOf(p.spec.RunID) }
+
+// Open implements [remote.Carrier].
+func (p *place) Open(ctx context.Context) (remote.Stream, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ready {
+		if err := p.make(ctx); err != nil {
+			return nil, errors.Join(err, p.removeMade(ctx))
+		}
+	}
+	return p.b.exec(ctx, p.name())
+}
+
+// remove deletes the sandbox.
+func (p *place) remove(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.removeMade(ctx)
+}
+
+func (p *place) removeMade(ctx context.Context) error {
+	if !p.asked {
+		return nil
+	}
+	err := p.b.gateway.remove(context.WithoutCancel(ctx), p.name())
+	if err == nil {
+		p.asked, p.ready = false, false
+	}
+	return err
+}
+
+// make makes the sandbox and waits until it is ready.
+func (p *place) make(ctx context.Context) error {
+	if err := checkName(p.name()); err != nil {
+		return err
+	}
+	owner, err := remote.Owner(p.b.cfg.State)
+	if err != nil {
+		return err
+	}
+	held, err := rendered(p.spec, p.b.cfg.Without)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	p.asked = true
+	g := p.b.gateway
+	_, err = g.client.CreateSandbox(ctx, &pb.CreateSandboxRequest{
+		Name: p.name(), Labels: map[string]string{labelOwner: owner, labelRun: p.spec.RunID}, WorkspaceScope: g.scope(),
+		Spec: &pb.SandboxSpec{
+			Template: &pb.SandboxTemplate{Image: p.spec.Container.Image.ID}, Policy: held,
+			// The main process. A sandbox is Completed when it ends.
+			Command: []string{"sleep", "infinity"},
+		},
+	})
+	if status.Code(err) == codes.AlreadyExists {
+		p.asked = false // it is not of this run
+	}
+	if err != nil && !passes(err) { // the answer may be lost: the sandbox is asked for by its name
+		return explain("make a sandbox", err)
+	}
+	return p.wait(ctx, err)
+}
+
+// wait waits until the sandbox is ready. last is the error of the request that made it.
+func (p *place) wait(ctx context.Context, last error) error {
+	look := time.NewTicker(readyLook)
+	defer look.Stop()
+	for {
+		s, err := p.b.gateway.get(ctx, p.name())
+		switch {
+		case err != nil && !passes(err) && (status.Code(err) != codes.NotFound || last == nil):
+			return explain("make a sandbox", cmp.Or(last, err))
+		case err == nil && s.GetStatus().GetPhase() == pb.SandboxPhase_SANDBOX_PHASE_READY:
+			p.ready = true
+			return nil
+		case err == nil:
+			if end := ended(s); end != nil {
+				return end
+			}
+			last = nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return &sandbox.End{
+				Kind: sandbox.EndNoRoom, Text: fmt.Sprintf("the sandbox of OpenShell was not ready after %s%s", readyTime, conditions(s)),
+				Hint: "look at 'openshell sandbox get " + p.name() + "' and the log of the gateway", Err: err,
+			}
+		}
+	}
+}
+
+// ended is the end that a sandbox shows, or nil.
+func ended(s *pb.Sandbox) error {
+	end := &sandbox.End{Kind: sandbox.EndDied, Hint: "start the run again"}
+	switch s.GetStatus().GetPhase() {
+	case pb.SandboxPhase_SANDBOX_PHASE_COMPLETED:
+		end.Text = "the sandbox of OpenShell went to Completed: its main process ended"
+	case pb.SandboxPhase_SANDBOX_PHASE_ERROR:
+		end.Text = "the sandbox of OpenShell went to Error"
+		if c := s.GetStatus().ExitCode; c != nil {
+			end.Text += fmt.Sprintf(": its main process ended with exit code %d", *c)
+		}
+	case pb.SandboxPhase_SANDBOX_PHASE_STOPPING, pb.SandboxPhase_SANDBOX_PHASE_STOPPED:
+		end.Kind, end.Text = sandbox.EndKilled, "somebody stopped the sandbox of OpenShell"
+	case pb.SandboxPhase_SANDBOX_PHASE_DELETING:
+		end.Kind, end.Text = sandbox.EndRemoved, "somebody deleted the sandbox of OpenShell"
+	default:
+		return nil
+	}
+	end.Text += conditions(s)
+	if strings.Contains(end.Text, "ImagePull") || strings.Contains(end.Text, "ErrImage") {
+		end.Kind, end.Hint = sandbox.EndImage, "name an image that the gateway can pull"
+	}
+	return end
+}
+
+// conditions are the messages of conditions that do not hold.
+func conditions(s *pb.Sandbox) string {
+	var out []string
+	for _, c := range s.GetStatus().GetConditions() {
+		if c.GetStatus() != "True" && c.GetReason()+c.GetMessage() != "" {
+			out = append(out, strings.TrimSpace(c.GetReason()+" "+c.GetMessage()))
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return " (" + text.Short(strings.Join(out, "; "), maxSaid) + ")"
+}
+
+// find finds the sandbox of a run whose controller is gone.
+func (p *place) find(ctx context.Context) error {
+	s, err := p.b.gateway.get(ctx, p.name())
+	if status.Code(err) == codes.NotFound {
+		return errors.New("its sandbox is no more")
+	}
+	if err != nil {
+		return explain("find the sandbox", err)
+	}
+	if end := ended(s); end != nil {
+		return end
+	}
+	if s.GetMetadata().GetLabels()[labelRun] != p.spec.RunID {
+		return errors.New("another sandbox has its name")
+	}
+	p.asked, p.ready = true, true
+	return nil
+}
+
+// cause is why an exec ended or did not begin. err may be nil.
+func (b *Backend) cause(name string, err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	s, failed := b.gateway.get(ctx, name)
+	if status.Code(failed) == codes.NotFound {
+		return &sandbox.End{Kind: sandbox.EndRemoved, Text: "the sandbox of OpenShell is no more", Hint: "start the run again", Err: err}
+	}
+	if failed == nil {
+		if end := ended(s); end != nil {
+			return end
+		}
+	}
+	return explain("exec in the sandbox", cmp.Or(err, failed))
+}

@@ -1,0 +1,87 @@
+package openshell
+
+import (
+	"fmt"
+
+	"agentsh/controller/openshell"
+	"agentsh/controller/sandbox"
+	pb "agentsh/internal/openshellpb"
+	"agentsh/policy"
+	"agentsh/policy/syntax"
+)
+
+// rendered is the policy of a run as one of OpenShell's.
+func rendered(s sandbox.Spec, without []string) (*pb.SandboxPolicy, error) {
+	files := map[string][]byte{}
+	for _, f := range s.Policy {
+		files[f.Name] = f.Data
+	}
+	main := policy.Source{Name: s.Policy[0].Name, Data: s.Policy[0].Data}
+	p, err := syntax.Load(main, syntax.Options{Vars: s.Vars, ReadFile: func(name string) ([]byte, error) {
+		data, ok := files[name]
+		if !ok {
+			return nil, fmt.Errorf("%s is not part of the policy", name)
+		}
+		return data, nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	r, problems := openshell.Render(p, without)
+	if len(problems) > 0 {
+		return nil, fmt.Errorf(
+			"OpenShell cannot hold the policy; openshell: {without: [...]} in agentctl.yaml gives guarantees up:\n%w",
+			problems,
+		)
+	}
+	return message(r.Policy), nil
+}
+
+// message is a policy as the gateway takes it.
+func message(p *openshell.Policy) *pb.SandboxPolicy {
+	out := &pb.SandboxPolicy{
+		Version:         1,
+		Filesystem:      &pb.FilesystemPolicy{IncludeWorkdir: p.Workdir, ReadOnly: p.ReadOnly, ReadWrite: p.ReadWrite},
+		Landlock:        &pb.LandlockPolicy{Compatibility: "hard_requirement"}, // otherwise it would run without Landlock
+		NetworkPolicies: map[string]*pb.NetworkPolicyRule{},
+	}
+	for _, a := range p.Network {
+		rule := &pb.NetworkPolicyRule{Name: a.Name}
+		for _, b := range a.Binaries {
+			rule.Binaries = append(rule.Binaries, &pb.NetworkBinary{Path: b})
+		}
+		for _, e := range a.Endpoints {
+			rule.Endpoints = append(rule.Endpoints, endpoint(e))
+		}
+		out.NetworkPolicies[a.Name] = rule
+	}
+	return out
+}
+
+func endpoint(e openshell.Endpoint) *pb.NetworkEndpoint {
+	out := &pb.NetworkEndpoint{Host: e.Host, AllowedIps: e.Networks}
+	for _, n := range e.Ports {
+		out.Ports = append(out.Ports, uint32(n)) //nolint:gosec // a port
+	}
+	for _, q := range e.Requests {
+		for _, m := range methods(q) {
+			out.Rules = append(out.Rules, &pb.L7Rule{Allow: &pb.L7Allow{Method: m, Path: q.Path}})
+		}
+	}
+	for _, q := range e.Denied {
+		for _, m := range methods(q) {
+			out.DenyRules = append(out.DenyRules, &pb.L7DenyRule{Method: m, Path: q.Path})
+		}
+	}
+	if len(out.Rules) > 0 {
+		out.Protocol, out.Enforcement = "rest", pb.NetworkEnforcementMode_NETWORK_ENFORCEMENT_MODE_ENFORCE
+	}
+	return out
+}
+
+func methods(q openshell.Request) []string {
+	if len(q.Methods) == 0 {
+		return []string{"*"}
+	}
+	return q.Methods
+}

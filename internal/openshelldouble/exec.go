@@ -1,0 +1,102 @@
+package openshelldouble
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "agentsh/internal/openshellpb"
+)
+
+// calls is an interactive exec.
+type calls = grpc.BidiStreamingServer[pb.ExecSandboxInput, pb.ExecSandboxEvent]
+
+// ExecSandboxInteractive implements the service.
+func (d *Double) ExecSandboxInteractive(c calls) error {
+	first, err := c.Recv()
+	if err != nil {
+		return err
+	}
+	start := first.GetStart()
+	if start == nil || len(first.ProtoReflect().GetUnknown())+len(start.ProtoReflect().GetUnknown()) > 0 || len(start.GetCommand()) == 0 {
+		return status.Error(codes.InvalidArgument, "the first message is not the start of a command, or has unknown fields")
+	}
+	if err := scoped(start.GetWorkspaceScope()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(c.Context())
+	defer cancel()
+	d.mu.Lock()
+	b, err := d.find(start.GetSandbox())
+	if err != nil {
+		d.mu.Unlock()
+		return err
+	}
+	b.next++
+	n := b.next
+	b.cancels[n] = cancel
+	d.mu.Unlock()
+	defer d.with(func() { delete(b.cancels, n) })
+	return b.run(ctx, c, append(d.before[:len(d.before):len(d.before)], start.GetCommand()...))
+}
+
+// run runs a command until it ends or the stream does.
+func (b *box) run(ctx context.Context, c calls, argv []string) error {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir = b.dir
+	cmd.Env = []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=" + b.dir,
+		"XDG_STATE_HOME=" + b.dir + "/state",
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	var sending sync.Mutex
+	send := func(e *pb.ExecSandboxEvent) error {
+		sending.Lock()
+		defer sending.Unlock()
+		return c.Send(e)
+	}
+	cmd.Stdout = events(func(p []byte) error {
+		return send(&pb.ExecSandboxEvent{Payload: &pb.ExecSandboxEvent_Stdout{Stdout: &pb.ExecSandboxStdout{Data: p}}})
+	})
+	cmd.Stderr = events(func(p []byte) error {
+		return send(&pb.ExecSandboxEvent{Payload: &pb.ExecSandboxEvent_Stderr{Stderr: &pb.ExecSandboxStderr{Data: p}}})
+	})
+	if err := cmd.Start(); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	go func() { // ends with the stream
+		for {
+			m, err := c.Recv()
+			if err != nil || m.GetStart() != nil {
+				_ = in.Close()
+				return
+			}
+			if _, err := in.Write(m.GetStdin()); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+				return
+			}
+		}
+	}()
+	_ = cmd.Wait() // its state says it
+	if ctx.Err() != nil {
+		return status.Error(codes.Aborted, "the sandbox has ended")
+	}
+	code := cmd.ProcessState.ExitCode()
+	return send(
+		&pb.ExecSandboxEvent{Payload: &pb.ExecSandboxEvent_Exit{Exit: &pb.ExecSandboxExit{ExitCode: int32(code)}}},
+	) //nolint:gosec // a byte
+}
+
+// events sends what is written.
+type events func([]byte) error
+
+func (e events) Write(p []byte) (int, error) { return len(p), e(p) }
