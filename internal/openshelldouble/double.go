@@ -154,7 +154,7 @@ func (d *Double) certificate() tls.Certificate {
 	return pair
 }
 
-// Address, CA and TokenFile are what a client needs.
+// Address is that of the gateway.
 func (d *Double) Address() string { return "https://" + d.address }
 
 // CA is a file with the certificate of the gateway.
