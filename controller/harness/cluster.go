@@ -37,9 +37,6 @@ func ReadCluster(file string, n *strictyaml.Node) (Cluster, Problems) {
 	return out, ps
 }
 
-// ClusterSchema is the JSON Schema of the cluster of a host.
-func ClusterSchema() map[string]any { return objectSchema(clusterFields(), false) }
-
 // Fill sets what the harness does not say of its pod. A backend that makes no pods leaves the
 // harness as it is. The template of a warm pool decides what it has, so nothing of that is set.
 func (h *Harness) Fill(backend string, of Cluster) {
