@@ -45,7 +45,7 @@ func TestAnEndWithoutAReasonReplacesNone(t *testing.T) {
 			}
 			ended := alive{gone: make(chan struct{}), cause: tt.cause}
 			close(ended.gone)
-			r := &run{journal: &journal{dir: dir}, box: &box{sandbox: ended}}
+			r := &run{journal: &journal{dir: dir}, box: &box{sandbox: ended}, counts: &counts{observer: nobody{}}}
 			refused := errors.New("refused by the supervisor")
 			got := r.step(t.Context(), step{name: "wait_ready", do: func(*run, context.Context) error { return refused }})
 			f := new(Failure)
