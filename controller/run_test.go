@@ -84,7 +84,7 @@ func TestAFailedAgentCostsNoExtraTime(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				r := &run{journal: &journal{dir: dir}, box: &box{sandbox: alive{gone: make(chan struct{})}}}
+				r := &run{journal: &journal{dir: dir}, box: &box{sandbox: alive{gone: make(chan struct{})}}, counts: &counts{observer: nobody{}}}
 				start := time.Now()
 				got := r.step(context.Background(), step{name: "iterations", do: func(*run, context.Context) error { return tt.err }})
 				if waited := time.Since(start); waited != tt.waited {
