@@ -18,11 +18,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 			return 0, net.ErrClosed
 		case c.read.passed():
 			return 0, os.ErrDeadlineExceeded
-		case len(c.in) > 0:
-			n := copy(p, c.in)
-			if c.in = c.in[n:]; len(c.in) == 0 {
-				c.in = nil
-			}
+		case c.in.len() > 0:
+			n := c.in.read(p)
 			c.changed.Broadcast()
 			return n, nil
 		case c.peerDone:
@@ -52,9 +49,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 		case n == len(p):
 			return n, nil
 		}
-		if room := maxStored - len(c.out); room > 0 {
+		if room := maxStored - c.out.len(); room > 0 {
 			more := min(room, len(p)-n)
-			c.out = append(c.out, p[n:n+more]...)
+			c.out.write(p[n : n+more])
 			n += more
 			c.changed.Broadcast()
 			continue

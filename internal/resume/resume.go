@@ -77,10 +77,10 @@ type Conn struct {
 	unused bool        // another stream takes its place
 	lost   *time.Timer // ends the connection; nil while there is a stream
 
-	out       []byte // bytes that are not acknowledged
+	out       buffer // bytes that are not acknowledged
 	base      uint64 // the offset of out in everything that was written
 	sent      uint64 // the offset of what the stream gets next
-	in        []byte // bytes that were not read
+	in        buffer // bytes that were not read
 	got       uint64 // bytes received
 	acked     uint64 // of these, acknowledged
 	pinging   bool   // an acknowledgement is due whatever was received
@@ -232,13 +232,11 @@ func (c *Conn) rewind(received uint64) error {
 
 // acknowledge drops stored bytes. c.mu is locked.
 func (c *Conn) acknowledge(received uint64) error {
-	if received < c.base || received > c.base+uint64(len(c.out)) {
-		return fmt.Errorf("%w: %d bytes acknowledged of %d to %d", errProtocol, received, c.base, c.base+uint64(len(c.out)))
+	if received < c.base || received > c.base+uint64(c.out.len()) {
+		return fmt.Errorf("%w: %d bytes acknowledged of %d to %d", errProtocol, received, c.base, c.base+uint64(c.out.len()))
 	}
-	c.out, c.base = c.out[received-c.base:], received
-	if len(c.out) == 0 {
-		c.out = nil
-	}
+	c.out.drop(int(received - c.base)) //nolint:gosec // at most what is stored
+	c.base = received
 	c.sent = max(c.sent, received)
 	c.changed.Broadcast()
 	return nil
@@ -279,18 +277,18 @@ func (c *Conn) next(s io.Closer, frame []byte) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		switch left := c.base + uint64(len(c.out)) - c.sent; {
+		switch left := c.base + uint64(c.out.len()) - c.sent; {
 		case c.stream != s:
 			return nil
 		case c.pinging || c.got-c.acked >= ackAfter:
 			c.pinging, c.acked = false, c.got
 			return binary.BigEndian.AppendUint64(append(frame, frameAck), c.got)
 		case left > 0:
-			n := min(left, maxData)
-			from := c.sent - c.base
-			c.sent += n
-			frame = binary.BigEndian.AppendUint64(append(frame, frameData), n)
-			return append(frame, c.out[from:from+n]...)
+			data := c.out.from(int(c.sent - c.base)) //nolint:gosec // at most what is stored
+			data = data[:min(len(data), maxData)]
+			c.sent += uint64(len(data))
+			frame = binary.BigEndian.AppendUint64(append(frame, frameData), uint64(len(data)))
+			return append(frame, data...)
 		case c.closed && !c.closeSent:
 			c.closeSent = true
 			c.changed.Broadcast()
@@ -362,9 +360,9 @@ func (c *Conn) awaitClose(watch *time.Timer) error {
 func (c *Conn) store(data []byte, watch *time.Timer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.in) >= maxUnread {
+	if c.in.len() >= maxUnread {
 		watch.Stop()
-		for len(c.in) >= maxUnread && !c.closed {
+		for c.in.len() >= maxUnread && !c.closed {
 			if c.unused || c.err != nil {
 				return errUnused
 			}
@@ -374,7 +372,7 @@ func (c *Conn) store(data []byte, watch *time.Timer) error {
 	}
 	c.got += uint64(len(data))
 	if !c.closed {
-		c.in = append(c.in, data...)
+		c.in.write(data)
 	}
 	c.changed.Broadcast()
 	return nil
