@@ -149,10 +149,11 @@ func claudeSettingsOf(in Invocation) ([]byte, error) {
 			hooks[event] = append(hooks[event], group)
 		}
 	}
-	data, err := json.MarshalIndent(map[string]any{
-		"disableAllHooks": false,
-		"hooks":           hooks,
-	}, "", "  ")
+	settings := map[string]any{"disableAllHooks": false, "hooks": hooks}
+	if len(in.Servers) > 0 { // otherwise the first calls of their tools may come before the servers are there
+		settings["env"] = map[string]string{"MCP_CONNECTION_NONBLOCKING": "0"}
+	}
+	data, err := json.MarshalIndent(settings, "", "  ")
 	return append(data, '\n'), err
 }
 
