@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"agentsh/controller"
 	"agentsh/internal/openshelldouble"
+	"agentsh/internal/wire"
 )
 
 // atOpenShell has the runs of a fixture at a double of OpenShell's gateway. more belongs to openshell of agentctl.yaml.
@@ -29,6 +31,10 @@ func TestRunsAtADoubleOfOpenShell(t *testing.T) {
 	}
 	if said := p.git("show", r.Branch+":a.txt"); strings.Contains(said, openshelldouble.Token) {
 		t.Errorf("the sandbox shows the token:\n%s", said)
+	}
+	i := slices.IndexFunc(r.Guarantees, func(g controller.Guarantee) bool { return g.Group == wire.GroupNetwork })
+	if i < 0 || !strings.Contains(r.Guarantees[i].HeldBy, "OpenShell") {
+		t.Errorf("who holds the network: %+v", r.Guarantees)
 	}
 	if left := d.Names(); len(left) > 0 || len(d.Policies()) != 1 {
 		t.Errorf("left: %q, %d policies", left, len(d.Policies()))

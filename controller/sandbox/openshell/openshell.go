@@ -17,6 +17,7 @@ import (
 	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/statedir"
+	"agentsh/internal/wire"
 )
 
 // Name is the name of the backend.
@@ -154,12 +155,19 @@ func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover,
 	return out, nil
 }
 
+// Holds implements [sandbox.Holder]: the groups that the rendered policy has.
+func (b *Backend) Holds() map[string]string {
+	const who = "OpenShell"
+	return map[string]string{wire.GroupFiles: who, wire.GroupWorkspace: who, wire.GroupNetwork: who}
+}
+
 // UsesImage implements [sandbox.Backend].
 func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
 
 var (
 	_ sandbox.Puller = (*Backend)(nil)
 	_ sandbox.Taker  = (*Backend)(nil)
+	_ sandbox.Holder = (*Backend)(nil)
 )
 
 // names: OpenShell takes at most 19 characters.
