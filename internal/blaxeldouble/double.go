@@ -40,6 +40,7 @@ type Double struct {
 	quota    int
 	refusals []refusal
 	streams  map[io.Closer]bool
+	lose     []int    // statuses in place of the answers to requests that made a sandbox; 0: none, the connection ends
 	Said     []string // requests of the control plane, as METHOD PATH
 }
 
@@ -83,6 +84,9 @@ func (d *Double) Quota(n int) { d.with(func() { d.quota = n }) }
 func (d *Double) Refuse(method, path string, times, status int, body string) {
 	d.with(func() { d.refusals = append(d.refusals, refusal{method, path, status, body, times}) })
 }
+
+// Lose has the next sandbox be made, and answers with a status instead; 0: the connection ends without an answer.
+func (d *Double) Lose(status int) { d.with(func() { d.lose = append(d.lose, status) }) }
 
 // Names are the names of the sandboxes.
 func (d *Double) Names() (names []string) {
@@ -281,7 +285,15 @@ func (d *Double) create(w http.ResponseWriter, r *http.Request) {
 			m.record["status"] = "DEPLOYING"
 		}
 		d.machines[name] = m
-		reply(w, m.record)
+		if len(d.lose) == 0 {
+			reply(w, m.record)
+			return
+		}
+		status := d.lose[0]
+		if d.lose = d.lose[1:]; status == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(status)
 	}
 }
 

@@ -385,6 +385,8 @@ func (a *api) explain(what string, err error) error {
 	switch {
 	case said.status == http.StatusUnauthorized:
 		end.Hint = "make a key for workspace " + a.workspace + " in Blaxel's console, and put it into BL_API_KEY or the file of --connect-key"
+	case said.status >= 500: // its text may be anything, as in "context deadline exceeded"
+		end.Kind, end.Hint = sandbox.EndUnreachable, "start the run again later"
 	case said.status == http.StatusPaymentRequired, said.status == http.StatusTooManyRequests, has("quota", "limit", "exceeded"):
 		end.Kind = sandbox.EndQuota
 		end.Hint = "delete sandboxes of the workspace ('agentctl gc' finds those of this host), or have the quota raised"
@@ -392,12 +394,10 @@ func (a *api) explain(what string, err error) error {
 		end.Hint = "the key may not do that in workspace " + a.workspace + ": take the key of a member who may"
 	case said.status == http.StatusConflict:
 		end.Hint = "a sandbox of that name is there: 'agentctl gc' removes those of this host"
-	case said.status == http.StatusBadRequest && has("region"):
+	case said.status/100 == 4 && has("region"):
 		end.Hint = "name a region of the workspace: --connect " + scheme + a.workspace + "/REGION, as in /us-pdx-1, or BL_REGION"
 	case said.status/100 == 4 && has("image"):
 		end.Kind, end.Hint = sandbox.EndImage, "name an image of the workspace in the harness; 'bl get images' lists them"
-	case said.passes():
-		end.Kind, end.Hint = sandbox.EndUnreachable, "start the run again later"
 	}
 	return end
 }

@@ -130,6 +130,18 @@ func TestWhatBlaxelRefusesIsNamed(t *testing.T) {
 		{"no money", func(d *blaxeldouble.Double, _ *Config) {
 			d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusPaymentRequired, "")
 		}, "", sandbox.EndQuota, "agentctl gc"},
+		{"a failure of Blaxel that makes nothing", func(d *blaxeldouble.Double, _ *Config) {
+			d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusServiceUnavailable, "<html>")
+		}, "", sandbox.EndUnreachable, "answers 503"},
+		{"a failure whose text has the word of a quota", func(d *blaxeldouble.Double, _ *Config) {
+			d.Refuse(http.MethodGet, "/sandboxes", 1, http.StatusGatewayTimeout, `{"message": "context deadline exceeded"}`)
+		}, "", sandbox.EndUnreachable, "again later"},
+		{"a region that is not found", func(d *blaxeldouble.Double, _ *Config) {
+			d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusNotFound, `{"code": "REGION_NOT_FOUND"}`)
+		}, "", sandbox.EndRefused, "/REGION"},
+		{"a name that is taken", func(d *blaxeldouble.Double, _ *Config) {
+			d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusConflict, `{"code": "SANDBOX_ALREADY_EXISTS"}`)
+		}, "", sandbox.EndRefused, "agentctl gc"},
 		{"an image that does not start agentsh", func(d *blaxeldouble.Double, _ *Config) {
 			d.Refuse(http.MethodPost, "/process", 9, http.StatusBadRequest, `{"error": "no sh"}`)
 		}, "", "", "sha256sum"},
@@ -278,14 +290,25 @@ func TestSandboxesOfDeadControllersAreFound(t *testing.T) {
 
 // TestAGatewayThatGivesUpIsNoFailure has the answer of the control plane lost: it makes the sandbox all the same.
 func TestAGatewayThatGivesUpIsNoFailure(t *testing.T) {
-	d := blaxeldouble.New(t)
-	b := open(t, d)
-	d.Refuse(http.MethodGet, "/sandboxes/", 2, http.StatusBadGateway, "<html>")
-	d.Refuse(http.MethodDelete, "/sandboxes/", 1, http.StatusServiceUnavailable, "<html>")
-	d.Slowly(1)
-	box := made(t, b, "gateway-1")
-	if out, err := says(t, box, "echo", "here"); err != nil || out != "here\n" {
-		t.Errorf("%q, %v", out, err)
+	for _, tt := range []struct {
+		name   string
+		status int // see [blaxeldouble.Double.Lose]
+	}{
+		{"the gateway answers", http.StatusGatewayTimeout},
+		{"the connection ends", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := blaxeldouble.New(t)
+			b := open(t, d)
+			d.Lose(tt.status)
+			d.Refuse(http.MethodGet, "/sandboxes/", 2, http.StatusBadGateway, "<html>")
+			d.Refuse(http.MethodDelete, "/sandboxes/", 1, http.StatusServiceUnavailable, "<html>")
+			d.Slowly(1)
+			box := made(t, b, "gateway-1")
+			if out, err := says(t, box, "echo", "here"); err != nil || out != "here\n" {
+				t.Errorf("%q, %v", out, err)
+			}
+		})
 	}
 }
 

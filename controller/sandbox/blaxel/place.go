@@ -188,17 +188,18 @@ func (p *place) make(ctx context.Context) error {
 	return nil
 }
 
-// create makes the record and waits until the virtual machine is there.
+// create makes the record and waits until the virtual machine is there. Without an answer, or with one of a gateway that
+// gave up, the control plane may have made the record all the same: it is asked by the name.
 func (p *place) create(ctx context.Context, want record) (r record, err error) {
-	err = p.b.api.call(ctx, http.MethodPost, p.b.api.address(""), want, &r)
-	var said *answer
-	if err != nil && (!errors.As(err, &said) || said.status < 500) {
-		if statusOf(err) == http.StatusConflict {
+	const what = "make a sandbox"
+	lost := p.b.api.call(ctx, http.MethodPost, p.b.api.address(""), want, &r)
+	if status := statusOf(lost); status > 0 && status < 500 {
+		if status == http.StatusConflict {
 			p.asked = false // it is not of this run
 		}
-		return r, p.b.api.explain("make a sandbox", err)
+		return r, p.b.api.explain(what, lost)
 	}
-	for err != nil || r.Status != "DEPLOYED" || r.Metadata.URL == "" { // a gateway that gave up: the control plane goes on
+	for err = lost; err != nil || r.Status != "DEPLOYED" || r.Metadata.URL == ""; {
 		if err == nil {
 			if end := r.ended(); end != nil {
 				return r, end
@@ -212,8 +213,15 @@ func (p *place) create(ctx context.Context, want record) (r record, err error) {
 			}
 		}
 		r, err = p.b.api.get(ctx, want.Metadata.Name)
-		if errors.As(err, &said) && !said.passes() {
-			return r, p.b.api.explain("make a sandbox", err)
+		var said *answer
+		answered := errors.As(err, &said)
+		switch {
+		case err == nil:
+			lost = nil // the record is there
+		case lost != nil && (!answered || said.status == http.StatusNotFound):
+			return r, p.b.api.explain(what, lost)
+		case answered && !said.passes():
+			return r, p.b.api.explain(what, err)
 		}
 	}
 	return r, nil
