@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -287,10 +288,10 @@ func TestAServerThatTakesItsTimeIsAskedAgain(t *testing.T) {
 		},
 	} {
 		var s *Sender
-		n := 0
+		var n atomic.Int32 // a server answers each connection for itself
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, h *http.Request) {
 			_, _ = io.ReadAll(h.Body) // else its end is not seen
-			if n++; n == 1 {
+			if n.Add(1) == 1 {
 				hang(w, h)
 				return
 			}
@@ -305,8 +306,8 @@ func TestAServerThatTakesItsTimeIsAskedAgain(t *testing.T) {
 			s.most = time.Minute
 			return time.After(0)
 		}
-		if got, err := s.Ask(t.Context(), Run{}, pending()); err != nil || !got.Allow || n != 2 {
-			t.Errorf("%s: %+v, %v, asked %d times", name, got, err, n)
+		if got, err := s.Ask(t.Context(), Run{}, pending()); err != nil || !got.Allow || n.Load() != 2 {
+			t.Errorf("%s: %+v, %v, asked %d times", name, got, err, n.Load())
 		}
 		server.Close()
 	}
