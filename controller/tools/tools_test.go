@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -27,40 +26,12 @@ import (
 	"agentsh/internal/wire"
 )
 
-// built builds agentsh once, in a directory that the last test's process leaves to the system.
-var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "agentsh-tools-")
-	if err != nil {
-		return "", err
-	}
-	buildDir = dir
-	program := filepath.Join(dir, "agentsh")
-	if out, err := exec.Command("go", "build", "-o", program, "agentsh/cmd/agentsh").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return program, nil
-})
-
-// buildDir has the built program; empty: none was built.
-var buildDir string
-
-func TestMain(m *testing.M) {
-	testenv.DefaultSignals()
-	code := m.Run()
-	if buildDir != "" {
-		_ = os.RemoveAll(buildDir)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // openBox makes a sandbox of the local backend.
 func openBox(t testing.TB) sandbox.Sandbox {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	program, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
 	policy, err := os.ReadFile("../../examples/policies/demo.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +40,7 @@ func openBox(t testing.TB) sandbox.Sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	backend := local.New(local.Config{State: state, Agentsh: program})
+	backend := local.New(local.Config{State: state, Agentsh: testenv.Agentsh(t)})
 	ctx := context.Background()
 	box, err := backend.Create(ctx, sandbox.Spec{
 		RunID: "tools", Home: layout.Home, Policy: []wire.PolicySource{{Name: "demo.yaml", Data: policy}},

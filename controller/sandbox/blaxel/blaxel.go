@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"agentsh/controller/sandbox"
-	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/agentfile"
 	"agentsh/internal/statedir"
@@ -52,7 +51,7 @@ type Backend struct {
 	cfg    Config
 	region string
 	api    *api
-	here   *local.Backend // has the directories on this host
+	remote.Sweep
 }
 
 // Open makes a backend. It connects to nothing yet.
@@ -84,7 +83,9 @@ func Open(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{cfg: cfg, region: region, api: a, here: local.New(local.Config{State: cfg.State})}, nil
+	b := &Backend{cfg: cfg, region: region, api: a}
+	b.Sweep = remote.Sweep{State: cfg.State, At: b.at(), Look: cfg.Look, Find: b.found}
+	return b, nil
 }
 
 // Name implements [sandbox.Backend].
@@ -179,60 +180,17 @@ func (b *Backend) Take(ctx context.Context, runID string) (sandbox.Sandbox, erro
 	return remote.New(p.remote()).Take(ctx, runID)
 }
 
-// Collect implements [sandbox.Backend].
-func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
-	there, err := b.collect(ctx, false)
-	here, hereErr := b.here.Collect(ctx)
-	return remote.Merge(there, here), errors.Join(err, hereErr)
-}
-
-// Leftovers implements [sandbox.Backend].
-func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
-	there, err := b.collect(ctx, true)
-	here, hereErr := b.here.Leftovers(ctx)
-	return remote.Merge(there, here), errors.Join(err, hereErr)
-}
-
-// collect deletes the sandboxes of this host at Blaxel whose controllers are gone.
-func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover, error) {
-	_, dead, err := b.here.Elsewhere(b.at())
-	if err != nil || len(dead) == 0 && !b.cfg.Look {
-		return nil, err
-	}
-	owner, err := remote.Owner(b.cfg.State)
-	if err != nil {
-		return nil, err
-	}
+// found lists the sandboxes of an owner at Blaxel.
+func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, error) {
 	all, err := b.api.list(ctx)
-	if err != nil {
-		return nil, err
-	}
-	// Asked after the list: a sandbox that was made since is not in it.
-	live, _, err := b.here.Elsewhere(b.at())
-	if err != nil {
-		return nil, err
-	}
-	alive := map[string]bool{}
-	for _, id := range live {
-		alive[id] = true
-	}
-	var out []sandbox.Leftover
+	var out []remote.Found
 	for _, r := range all {
-		run := r.Metadata.Labels[labelRun]
-		if r.Metadata.Labels[labelOwner] != owner || run == "" || alive[run] || r.gone() {
-			continue
+		if run := r.Metadata.Labels[labelRun]; run != "" && r.Metadata.Labels[labelOwner] == owner && !r.gone() {
+			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return b.api.remove(ctx, r.Metadata.Name) }})
 		}
-		l := sandbox.Leftover{ID: run, RunID: run}
-		if !dryRun {
-			l.Err = b.api.remove(ctx, r.Metadata.Name)
-		}
-		out = append(out, l)
 	}
-	return out, nil
+	return out, err
 }
-
-// UsesImage implements [sandbox.Backend].
-func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
 
 var (
 	_ sandbox.Puller = (*Backend)(nil)

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,37 +20,12 @@ import (
 	"agentsh/internal/wire"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if program != "" {
-		_ = os.RemoveAll(filepath.Dir(program))
-	}
-	os.Exit(code)
-}
-
-var program string
-
-var built = sync.OnceValue(func() error {
-	dir, err := os.MkdirTemp("", "agentsh-blaxel-test-")
-	if err != nil {
-		return err
-	}
-	program = filepath.Join(dir, "agentsh")
-	out, err := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags", "-s -w", "-o", program, "agentsh/cmd/agentsh").
-		CombinedOutput()
-	if err != nil {
-		err = errors.Join(err, errors.New(string(out)))
-	}
-	return err
-})
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // open makes a backend of a double.
 func open(t *testing.T, d *blaxeldouble.Double) *Backend {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	if err := built(); err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("/var/tmp", "blaxel") // /opt and /root are the double's own
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +35,7 @@ func open(t *testing.T, d *blaxeldouble.Double) *Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Open(Config{State: state, Agentsh: program, Lease: 20 * time.Second, Look: true, Getenv: d.Getenv})
+	b, err := Open(Config{State: state, Agentsh: testenv.Agentsh(t), Lease: 20 * time.Second, Look: true, Getenv: d.Getenv})
 	if err != nil {
 		t.Fatal(err)
 	}

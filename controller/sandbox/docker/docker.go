@@ -22,7 +22,6 @@ import (
 	"github.com/moby/moby/client"
 
 	"agentsh/controller/sandbox"
-	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/agentfile"
 	"agentsh/internal/statedir"
@@ -46,7 +45,7 @@ type Backend struct {
 	cfg    Config
 	host   string // address of the engine
 	engine *client.Client
-	here   *local.Backend // has the directories on this host
+	remote.Sweep
 
 	mu     sync.Mutex
 	info   *system.Info // nil: not asked yet
@@ -70,9 +69,9 @@ func Open(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{
-		cfg: cfg, host: e.Host, engine: engine, here: local.New(local.Config{State: cfg.State}), images: map[string]imageFacts{},
-	}, nil
+	b := &Backend{cfg: cfg, host: e.Host, engine: engine, images: map[string]imageFacts{}}
+	b.Sweep = remote.Sweep{State: cfg.State, At: b.at(), Look: cfg.Look, Find: b.found}
+	return b, nil
 }
 
 // Name implements [sandbox.Backend].
@@ -211,52 +210,19 @@ const (
 	labelRun   = "agentsh.run"
 )
 
-// Collect implements [sandbox.Backend].
-func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
-	there, err := b.collect(ctx, false)
-	here, hereErr := b.here.Collect(ctx)
-	return remote.Merge(there, here), errors.Join(err, hereErr)
-}
-
-// Leftovers implements [sandbox.Backend].
-func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
-	there, err := b.collect(ctx, true)
-	here, hereErr := b.here.Leftovers(ctx)
-	return remote.Merge(there, here), errors.Join(err, hereErr)
-}
-
-// collect removes the containers of this host whose controllers are gone.
-func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover, error) {
-	_, dead, err := b.here.Elsewhere(b.at())
-	if err != nil || len(dead) == 0 && !b.cfg.Look {
-		return nil, err
-	}
-	owner, err := remote.Owner(b.cfg.State)
-	if err != nil {
-		return nil, err
-	}
-	found, err := b.engine.ContainerList(ctx, client.ContainerListOptions{
+// found lists the containers of an owner.
+func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, error) {
+	list, err := b.engine.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: client.Filters{}.Add("label", labelOwner+"="+owner),
 	})
 	if err != nil {
 		return nil, b.explain(err)
 	}
-	// Asked after the list: a container that was made since is not in it.
-	live, _, err := b.here.Elsewhere(b.at())
-	if err != nil {
-		return nil, err
-	}
-	var out []sandbox.Leftover
-	for _, c := range found.Items {
-		id := c.Labels[labelRun]
-		if slices.Contains(live, id) {
-			continue
-		}
-		l := sandbox.Leftover{ID: id, RunID: id}
-		if !dryRun {
-			l.Err = b.removeContainer(ctx, c.ID)
-		}
-		out = append(out, l)
+	var out []remote.Found
+	for _, c := range list.Items {
+		out = append(out, remote.Found{
+			Run: c.Labels[labelRun], Remove: func(ctx context.Context) error { return b.removeContainer(ctx, c.ID) },
+		})
 	}
 	return out, nil
 }
@@ -272,8 +238,5 @@ func (b *Backend) removeContainer(ctx context.Context, id string) error {
 	}
 	return nil
 }
-
-// UsesImage implements [sandbox.Backend].
-func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
 
 var _ sandbox.Puller = (*Backend)(nil)

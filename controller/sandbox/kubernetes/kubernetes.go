@@ -21,7 +21,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"agentsh/controller/sandbox"
-	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/agentfile"
 	"agentsh/internal/statedir"
@@ -42,7 +41,7 @@ type Backend struct {
 	cfg     Config
 	cluster cluster
 	dynamic dynamic.Interface
-	here    *local.Backend // has the directories on this host
+	remote.Sweep
 }
 
 // quiet keeps messages of the client library from the terminal: its errors are returned.
@@ -70,7 +69,8 @@ func Open(cfg Config) (*Backend, error) {
 	c.rest.WarningHandler = rest.NoWarnings{}
 	c.rest.UserAgent = "agentctl"
 	c.rest.QPS, c.rest.Burst = requestRate, requestBurst
-	b := &Backend{cfg: cfg, cluster: c, here: local.New(local.Config{State: cfg.State})}
+	b := &Backend{cfg: cfg, cluster: c}
+	b.Sweep = remote.Sweep{State: cfg.State, At: b.at(), Look: cfg.Look, Find: b.found}
 	b.dynamic, err = dynamic.NewForConfig(c.calls())
 	return b, err
 }
@@ -188,8 +188,5 @@ func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, 
 	p := &place{b: b, spec: s}
 	return remote.New(p.remote()).Create(ctx, s)
 }
-
-// UsesImage implements [sandbox.Backend].
-func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
 
 var _ sandbox.Puller = (*Backend)(nil)

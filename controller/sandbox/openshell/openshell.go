@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"agentsh/controller/sandbox"
-	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
@@ -39,7 +38,7 @@ type Config struct {
 type Backend struct {
 	cfg     Config
 	gateway *gateway
-	here    *local.Backend // has the directories on this host
+	remote.Sweep
 }
 
 // Open makes a backend. It connects to nothing yet.
@@ -49,7 +48,9 @@ func Open(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{cfg: cfg, gateway: g, here: local.New(local.Config{State: cfg.State})}, nil
+	b := &Backend{cfg: cfg, gateway: g}
+	b.Sweep = remote.Sweep{State: cfg.State, At: b.at(), Look: cfg.Look, Find: b.found}
+	return b, nil
 }
 
 // Name implements [sandbox.Backend].
@@ -103,56 +104,17 @@ func (b *Backend) Take(ctx context.Context, runID string) (sandbox.Sandbox, erro
 	return remote.New(p.remote()).Take(ctx, runID)
 }
 
-// Collect implements [sandbox.Backend].
-func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
-	there, err := b.collect(ctx, false)
-	here, hereErr := b.here.Collect(ctx)
-	return remote.Merge(there, here), errors.Join(err, hereErr)
-}
-
-// Leftovers implements [sandbox.Backend].
-func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
-	there, err := b.collect(ctx, true)
-	here, hereErr := b.here.Leftovers(ctx)
-	return remote.Merge(there, here), errors.Join(err, hereErr)
-}
-
-// collect deletes the sandboxes of this host whose controllers are gone.
-func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover, error) {
-	_, dead, err := b.here.Elsewhere(b.at())
-	if err != nil || len(dead) == 0 && !b.cfg.Look {
-		return nil, err
-	}
-	owner, err := remote.Owner(b.cfg.State)
-	if err != nil {
-		return nil, err
-	}
+// found lists the sandboxes of an owner at the gateway.
+func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, error) {
 	all, err := b.gateway.list(ctx, labelOwner+"="+owner)
-	if err != nil {
-		return nil, err
-	}
-	// Asked after the list: a sandbox that was made since is not in it.
-	live, _, err := b.here.Elsewhere(b.at())
-	if err != nil {
-		return nil, err
-	}
-	alive := map[string]bool{}
-	for _, id := range live {
-		alive[id] = true
-	}
-	var out []sandbox.Leftover
+	var out []remote.Found
 	for _, s := range all {
-		run := s.GetMetadata().GetLabels()[labelRun]
-		if run == "" || alive[run] {
-			continue
+		if run := s.GetMetadata().GetLabels()[labelRun]; run != "" {
+			name := s.GetMetadata().GetName()
+			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return b.gateway.remove(ctx, name) }})
 		}
-		l := sandbox.Leftover{ID: run, RunID: run}
-		if !dryRun {
-			l.Err = b.gateway.remove(ctx, s.GetMetadata().GetName())
-		}
-		out = append(out, l)
 	}
-	return out, nil
+	return out, err
 }
 
 // Holds implements [sandbox.Holder]: the groups that the rendered policy has.
@@ -161,19 +123,16 @@ func (b *Backend) Holds() map[string]string {
 	return map[string]string{wire.GroupFiles: who, wire.GroupWorkspace: who, wire.GroupNetwork: who}
 }
 
-// UsesImage implements [sandbox.Backend].
-func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
-
 var (
 	_ sandbox.Puller = (*Backend)(nil)
 	_ sandbox.Taker  = (*Backend)(nil)
 	_ sandbox.Holder = (*Backend)(nil)
 )
 
-// names: OpenShell takes at most 19 characters.
+// maxName bounds the name of a sandbox, in characters, as OpenShell does.
 const maxName = 19
 
-// nameOf is the name of a run's sandbox: its time and what makes it the only one, without what all names have.
+// nameOf is the name of a run's sandbox: the end of the run's id, which is random.
 func nameOf(run string) string {
 	name := strings.ToLower(strings.NewReplacer("t", "", "-", "").Replace(run))
 	if over := len(name) + 2 - maxName; over > 0 {
@@ -182,7 +141,7 @@ func nameOf(run string) string {
 	return "a-" + name
 }
 
-// list of what a run may not be called: none. The name is checked all the same.
+// checkName refuses the name of a sandbox that OpenShell does not take.
 func checkName(name string) error {
 	if len(name) > maxName || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return fmt.Errorf("sandbox name %q: OpenShell takes 1 to %d of a-z, 0-9 and -", name, maxName)

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,29 +21,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if program != "" {
-		_ = os.RemoveAll(filepath.Dir(program))
-	}
-	os.Exit(code)
-}
-
-var program string
-
-var built = sync.OnceValue(func() error {
-	dir, err := os.MkdirTemp("", "agentsh-openshell-test-")
-	if err != nil {
-		return err
-	}
-	program = filepath.Join(dir, "agentsh")
-	out, err := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags", "-s -w", "-o", program, "agentsh/cmd/agentsh").
-		CombinedOutput()
-	if err != nil {
-		err = errors.Join(err, errors.New(string(out)))
-	}
-	return err
-})
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // all are the words of all guarantees.
 func all() []string {
@@ -60,9 +36,6 @@ func all() []string {
 func open(t *testing.T, d *openshelldouble.Double) *Backend {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	if err := built(); err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("/var/tmp", "openshell")
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +47,7 @@ func open(t *testing.T, d *openshelldouble.Double) *Backend {
 	}
 	b, err := Open(Config{
 		Gateway: Gateway{Address: d.Address(), CA: d.CA(), TokenFile: d.TokenFile()},
-		Without: all(), State: state, Agentsh: program, Lease: 20 * time.Second, Look: true,
+		Without: all(), State: state, Agentsh: testenv.Agentsh(t), Lease: 20 * time.Second, Look: true,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -287,14 +287,14 @@ func (b *Backend) release(ctx context.Context) error {
 func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
 	there, err := b.collect(ctx, false)
 	here, hereErr := b.here.Collect(ctx)
-	return Merge(there, here), errors.Join(err, hereErr)
+	return merge(there, here), errors.Join(err, hereErr)
 }
 
 // Leftovers implements [sandbox.Backend].
 func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
 	there, err := b.collect(ctx, true)
 	here, hereErr := b.here.Leftovers(ctx)
-	return Merge(there, here), errors.Join(err, hereErr)
+	return merge(there, here), errors.Join(err, hereErr)
 }
 
 // Intervals between attempts to reach a place again.
@@ -321,19 +321,6 @@ func (b *Backend) again(ctx context.Context, req wire.PlaceRequest) (Stream, err
 			return s, err
 		}
 	}
-}
-
-// Merge lists each sandbox once.
-func Merge(there, here []sandbox.Leftover) []sandbox.Leftover {
-	seen := map[string]bool{}
-	var out []sandbox.Leftover
-	for _, l := range append(there, here...) {
-		if !seen[l.ID] {
-			seen[l.ID] = true
-			out = append(out, l)
-		}
-	}
-	return out
 }
 
 // UsesImage implements [sandbox.Backend].

@@ -62,7 +62,7 @@ func tree(b *testing.B) string {
 // BenchmarkCarriers measures each carrier, and what plain programs do over the same ssh.
 func BenchmarkCarriers(b *testing.B) {
 	testenv.Need(b, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	program, files := build(b), tree(b)
+	program, files := testenv.Agentsh(b), tree(b)
 	dir := b.TempDir()
 	address := testenv.SSHPlace(b, dir)
 	b.Run("plain", func(b *testing.B) { plain(b, files, filepath.Join(dir, "plain")) })

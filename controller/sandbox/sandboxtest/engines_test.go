@@ -14,7 +14,7 @@ var thisMachine = []sandbox.Mount{{Source: "/usr", Target: "/usr"}, {Source: "/e
 
 func TestContainerEngines(t *testing.T) {
 	testenv.Asked(t, "AGENTSH_ENGINES", "engines")
-	program := build(t)
+	program := testenv.Agentsh(t)
 	limits := sandbox.Container{MemoryMB: 512, CPUs: 1.5, PIDs: 300, Network: "none"}
 	for _, e := range []struct {
 		name  string

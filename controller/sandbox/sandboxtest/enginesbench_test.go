@@ -16,7 +16,7 @@ import (
 // has ended, and what 'docker run IMAGE true' takes beside it. bench/engines.sh runs it.
 func TestAContainerStartsSoon(t *testing.T) {
 	testenv.Asked(t, "AGENTSH_ENGINE_TIMES", "engines")
-	program, engine := build(t), testenv.Docker(t)
+	program, engine := testenv.Agentsh(t), testenv.Docker(t)
 	b, err := docker.Open(docker.Config{
 		Name: engine.Backend, Address: engine.Host, State: openState(t, t.TempDir()), Agentsh: program, Getenv: os.Getenv,
 	})

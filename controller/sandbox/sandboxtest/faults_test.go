@@ -412,7 +412,7 @@ func TestFaultsOfAStream(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	rounds, _ := strconv.Atoi(os.Getenv("AGENTSH_FAULTS"))
 	dir := t.TempDir()
-	p := pipePlace{dir: dir, program: build(t)}
+	p := pipePlace{dir: dir, program: testenv.Agentsh(t)}
 	p.try(t, "first") // and the place has the program
 	whole := p.try(t, "whole").passed
 	if whole[0] < 400_000 || whole[1] < 800_000 {

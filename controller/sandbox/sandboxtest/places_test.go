@@ -66,7 +66,7 @@ func (s *replacingStream) Write(p []byte) (int, error) {
 // TestPlacesThatFail has places of another release, without space, and without a supervisor.
 func TestPlacesThatFail(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	program := build(t)
+	program := testenv.Agentsh(t)
 	t.Run("another release", func(t *testing.T) {
 		p := pipePlace{dir: t.TempDir(), program: program}
 		for in, want := range map[bool]string{true: "speaks version 9, this agentctl 1", false: "version 9: this build speaks 1"} {
@@ -209,7 +209,7 @@ func (p pipePlace) kill(t *testing.T, all bool) {
 // leaves that was killed is removed, and nothing else.
 func TestManySandboxesOfAHost(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	program, dir := build(t), t.TempDir()
+	program, dir := testenv.Agentsh(t), t.TempDir()
 	address := testenv.SSHPlace(t, dir)
 	sandboxes, _ := strconv.Atoi(os.Getenv("AGENTSH_FAULTS"))
 	open := func(state string) *remote.Backend {

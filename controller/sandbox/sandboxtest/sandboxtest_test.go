@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -30,7 +29,7 @@ import (
 
 func TestBackends(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	program := build(t)
+	program := testenv.Agentsh(t)
 	open := func(t *testing.T) (statedir.Dir, string) {
 		t.Helper()
 		dir := t.TempDir()
@@ -101,42 +100,7 @@ func TestBackends(t *testing.T) {
 	}
 }
 
-// programs is the directory of what the tests build.
-var programs string
-
-func TestMain(m *testing.M) {
-	var err error
-	if programs, err = os.MkdirTemp("", "agentsh-sandboxtest-"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(programs)
-	os.Exit(code)
-}
-
-// built builds the supervisor, unless a machine without Go has it.
-var built = sync.OnceValues(func() (string, error) {
-	if program := os.Getenv("AGENTSH_PROGRAM"); program != "" {
-		return program, nil
-	}
-	program := filepath.Join(programs, "agentsh")
-	build := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"",
-		"-o", program, "agentsh/cmd/agentsh")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return program, nil
-})
-
-// build returns the supervisor.
-func build(t testing.TB) string {
-	t.Helper()
-	program, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return program
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 func openState(t testing.TB, dir string) statedir.Dir {
 	t.Helper()

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"agentsh/controller/sandbox"
-	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/controller/vmimage"
 	"agentsh/internal/agentfile"
@@ -74,7 +73,7 @@ const (
 type Backend struct {
 	cfg    Config
 	driver driver
-	here   *local.Backend // has the directories of sandboxes
+	remote.Sweep
 }
 
 // Open makes a backend. It starts nothing.
@@ -88,7 +87,9 @@ func Open(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{cfg: cfg, driver: d, here: local.New(local.Config{State: cfg.State})}, nil
+	b := &Backend{cfg: cfg, driver: d}
+	b.Sweep = remote.Sweep{State: cfg.State, At: b.at(), Look: true, Find: b.found}
+	return b, nil
 }
 
 // Name implements [sandbox.Backend].
@@ -230,50 +231,19 @@ func (b *Backend) Take(ctx context.Context, runID string) (sandbox.Sandbox, erro
 	return remote.New(b.remote(m)).Take(ctx, runID)
 }
 
-// Collect implements [sandbox.Backend].
-func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
-	there, err := b.collect(ctx, false)
-	here, hereErr := b.here.Collect(ctx)
-	return remote.Merge(there, here), errors.Join(err, hereErr)
-}
-
-// Leftovers implements [sandbox.Backend].
-func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
-	there, err := b.collect(ctx, true)
-	here, hereErr := b.here.Leftovers(ctx)
-	return remote.Merge(there, here), errors.Join(err, hereErr)
-}
-
-// collect ends the machines whose controllers are gone.
-func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover, error) {
+// found lists the machines of this state directory.
+func (b *Backend) found(context.Context, string) ([]remote.Found, error) {
 	entries, err := os.ReadDir(b.cfg.State.Machines())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("list machines: %w", err)
 	}
-	// Asked after the list: a machine that was made since is not in it.
-	live, _, err := b.here.Elsewhere(b.at())
-	if err != nil {
-		return nil, err
-	}
-	var out []sandbox.Leftover
+	var out []remote.Found
 	for _, e := range entries {
-		if slices.Contains(live, e.Name()) {
-			continue
-		}
-		l := sandbox.Leftover{ID: e.Name(), RunID: e.Name()}
-		if !dryRun {
-			l.Err = removeMachine(ctx, filepath.Join(b.cfg.State.Machines(), e.Name()))
-		}
-		out = append(out, l)
+		dir := filepath.Join(b.cfg.State.Machines(), e.Name())
+		out = append(out, remote.Found{Run: e.Name(), Remove: func(ctx context.Context) error { return removeMachine(ctx, dir) }})
 	}
 	return out, nil
 }
-
-// UsesImage implements [sandbox.Backend].
-func (b *Backend) UsesImage(dir string) (bool, error) { return b.here.UsesImage(dir) }
 
 var (
 	_ sandbox.Puller = (*Backend)(nil)

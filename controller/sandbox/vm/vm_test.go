@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,44 +26,28 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// programs is the directory of what the tests build.
-var programs string
-
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); name == "firecracker" || name == "cloud-hypervisor" {
 		fmt.Fprintln(os.Stderr, double(name))
 		os.Exit(1)
 	}
-	var err error
-	if programs, err = os.MkdirTemp("", "agentsh-vm-"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(programs)
-	os.Exit(code)
+	testenv.Main(m)
 }
 
-// build makes the directory of the doubles, with the supervisor beside them.
-func build(t *testing.T) (agentsh string) {
+// doubleOf makes the program of a driver's double, with the supervisor of its guests beside it.
+func doubleOf(t *testing.T, vmm, agentsh string) string {
 	t.Helper()
-	agentsh = filepath.Join(programs, "agentsh")
-	if _, err := os.Stat(agentsh); err == nil {
-		return agentsh
-	}
-	cmd := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"", "-o", agentsh, "agentsh/cmd/agentsh")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range Drivers[1:] {
-		if err := os.Symlink(self, filepath.Join(programs, name)); err != nil {
+	dir := t.TempDir()
+	for name, target := range map[string]string{vmm: self, "agentsh": agentsh} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return agentsh
+	return filepath.Join(dir, vmm)
 }
 
 // elfKernel writes a file that looks like an uncompressed kernel.
@@ -100,7 +83,7 @@ func openDouble(t *testing.T, vmm string, lease time.Duration) *Backend {
 	old := kvmDevice
 	kvmDevice = "/dev/null" // the double needs no KVM
 	t.Cleanup(func() { kvmDevice = old })
-	agentsh := build(t)
+	agentsh := testenv.Agentsh(t)
 	dir, err := os.MkdirTemp("", "vm") // names of sockets are short, and the one of the test may be long
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +94,7 @@ func openDouble(t *testing.T, vmm string, lease time.Duration) *Backend {
 		t.Fatal(err)
 	}
 	b, err := Open(Config{
-		Machine: Machine{Driver: vmm, Program: filepath.Join(programs, vmm), Kernel: elfKernel(t)},
+		Machine: Machine{Driver: vmm, Program: doubleOf(t, vmm, agentsh), Kernel: elfKernel(t)},
 		Images:  map[string]string{"app": rootFile(t)}, State: state, Agentsh: agentsh, Lease: lease,
 	})
 	if err != nil {
@@ -136,7 +119,7 @@ func TestMachinesOfADouble(t *testing.T) {
 // TestAMachine runs the suite with qemu and a real kernel. The variable has the directory of an image.
 func TestAMachine(t *testing.T) {
 	image := testenv.Asked(t, "AGENTSH_VM_IMAGE", "vm")
-	agentsh := build(t)
+	agentsh := testenv.Agentsh(t)
 	state, err := statedir.Open(layout.State(filepath.Join(t.TempDir(), "state")))
 	if err != nil {
 		t.Fatal(err)
