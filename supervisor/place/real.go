@@ -54,15 +54,12 @@ func (b *sandbox) useReal(boot *wire.Bootstrap) error {
 	if err := os.Mkdir(root, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make %s: %w%s", root, err, hint)
 	}
-	dir, err := os.Open(root)
-	if err == nil {
-		err = unix.Access(root, unix.W_OK)
-	}
-	if err != nil {
+	if err := unix.Access(root, unix.W_OK); err != nil {
 		return fmt.Errorf("use %s: %w%s", root, err, hint)
 	}
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("use %s: %w: another sandbox has it, and there is one at a time where sessions have no mounts", root, err)
+	dir, err := lockDirectory(root)
+	if err != nil {
+		return fmt.Errorf("use %s: %w: there is one sandbox at a time where sessions have no mounts", root, err)
 	}
 	b.locked = dir
 	made := b.made(*boot)
@@ -78,7 +75,7 @@ func (b *sandbox) useReal(boot *wire.Bootstrap) error {
 	}
 	for _, name := range made {
 		if path.Dir(name) == root && slices.Contains(before, path.Base(name)) {
-			return fmt.Errorf("use %s: it is not empty: remove what is in it from the image", name)
+			return fmt.Errorf("use %s: it is not empty: remove what is in it from the image, or, if it is of a run that was killed, run 'agentctl gc --all'", name)
 		}
 		if err := os.MkdirAll(name, 0o755); err != nil {
 			return err
@@ -102,7 +99,27 @@ func (b *sandbox) made(boot wire.Bootstrap) []string {
 	return slices.Compact(out)
 }
 
-// leaveReal removes what the sandbox has in the directory of this machine.
+// errInUse tells that another sandbox has the directory now.
+var errInUse = errors.New("another sandbox has it")
+
+// lockDirectory opens a directory and locks it as long as this process has it open. The error
+// has errInUse in its chain if another process locked it.
+func lockDirectory(name string) (*os.File, error) {
+	dir, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		err = errInUse
+	}
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return dir, nil
+}
+
+// leaveReal removes what the sandbox has in the directory of this machine. The lock of a sandbox
+// that was killed is taken again, because the next one may have the directory.
 func (b *sandbox) leaveReal() error {
 	data, err := os.ReadFile(filepath.Join(b.dir, realName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -115,6 +132,21 @@ func (b *sandbox) leaveReal() error {
 	if err != nil {
 		return fmt.Errorf("directory of the sandbox: %w", err)
 	}
+	if b.locked == nil {
+		if b.locked, err = lockDirectory(d.Path); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("remove what the sandbox left in %s: %w: run 'agentctl gc --all' when that has ended", d.Path, err)
+		}
+	}
+	err = errors.Join(removeOthers(d), b.locked.Close())
+	b.locked = nil
+	return err
+}
+
+// removeOthers removes what came to a directory since a sandbox has it.
+func removeOthers(d realDirectory) error {
 	entries, err := os.ReadDir(d.Path)
 	if err != nil {
 		return fmt.Errorf("directory of the sandbox: %w", err)
@@ -124,10 +156,6 @@ func (b *sandbox) leaveReal() error {
 		if !slices.Contains(d.Before, e.Name()) {
 			errs = append(errs, statedir.RemoveTree(filepath.Join(d.Path, e.Name())))
 		}
-	}
-	if b.locked != nil {
-		errs = append(errs, b.locked.Close())
-		b.locked = nil
 	}
 	return errors.Join(errs...)
 }

@@ -128,19 +128,28 @@ func (b *sandbox) lock() (err error) {
 // goneName begins the names of directories that are being removed. No sandbox has it.
 const goneName = ".gone-"
 
-// remove removes the directory and releases the lease. Others do not find it meanwhile.
+// remove removes the directory and releases the lease. Others do not find it meanwhile. It stays
+// while another sandbox has the directory of this machine in which this one left files.
 func (b *sandbox) remove() error {
 	left := b.leaveReal()
+	if errors.Is(left, errInUse) {
+		return errors.Join(left, b.release())
+	}
 	gone := filepath.Join(filepath.Dir(b.dir), goneName+filepath.Base(b.dir))
 	err := os.Rename(b.dir, gone)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // it is already removed
 	}
-	err = errors.Join(left, err, statedir.RemoveTree(gone))
-	if b.lease != nil {
-		err = errors.Join(err, b.lease.Close())
-		b.lease = nil
+	return errors.Join(left, err, statedir.RemoveTree(gone), b.release())
+}
+
+// release releases the lease.
+func (b *sandbox) release() error {
+	if b.lease == nil {
+		return nil
 	}
+	err := b.lease.Close()
+	b.lease = nil
 	return err
 }
 
