@@ -391,3 +391,73 @@ func (s *Shared) printed(ctx context.Context, h provider.Helper, environ []strin
 	}
 	return p, err
 }
+
+// findRepo finds the commit that the agent starts from. The runs of a batch have the same one,
+// unless a pre_script may change it.
+func (r *run) findRepo(ctx context.Context) error {
+	if s := r.o.Member.Shared; s != nil && r.plan.harness.PreScript.V == "" && r.journal.record.Base == "" {
+		repo, err := s.repo(ctx, r.o.Repo, r.plan.harness.AgentName())
+		if err != nil {
+			return err
+		}
+		r.checkout = repo.checkout
+		r.checkout.shared = repo
+		noteRepo(r.checkout, &r.result, r.journal)
+		return nil
+	}
+	tool, err := git.New(r.journal.dir.Work())
+	if err != nil {
+		return err
+	}
+	return r.openRepo(ctx, tool)
+}
+
+// openRepo finds the commit that the agent starts from.
+func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
+	if r.o.Repo == "" {
+		r.checkout = withoutRepo(tool)
+		return nil
+	}
+	if r.checkout, err = openRepo(ctx, tool, r.o.Repo); err != nil {
+		return err
+	}
+	if base := r.journal.record.Base; base != "" { // another controller has begun the run
+		r.checkout.target.Head = base
+	}
+	noteRepo(r.checkout, &r.result, r.journal)
+	return nil
+}
+
+// noteRepo writes the repository into the result and the record.
+func noteRepo(c checkout, result *Result, j *journal) {
+	result.Repo, result.Base = c.target.Dir, c.target.Head
+	j.record.Repo = c.target.Dir
+}
+
+// cloneName is the clone in the work directory of a run.
+const cloneName = "repo"
+
+// cloneRepo makes the clone of the repository for the sandbox.
+func (r *run) cloneRepo(ctx context.Context) (err error) {
+	if r.o.Repo == "" {
+		return nil
+	}
+	var dirty []string
+	r.checkout, dirty, err = r.checkout.cloned(ctx, filepath.Join(r.journal.dir.Work(), cloneName), r.plan.harness.AgentName())
+	if err != nil {
+		return err
+	}
+	if r.result.EmptySubmodules = r.checkout.submodules(); len(r.result.EmptySubmodules) > 0 {
+		r.progress.warn("submodules are empty in the sandbox: %s (commit what the agent needs, or deliver it by agent_input)",
+			few(r.result.EmptySubmodules))
+	}
+	if len(dirty) == 0 {
+		return nil
+	}
+	if !r.o.AllowDirty {
+		return badConfig("commit or stash them, or leave them out with --allow-dirty",
+			"%s has changes that are not committed, and the agent would not see them: %s", r.o.Repo, few(dirty))
+	}
+	r.progress.warn("the agent does not see what is not committed: %s", few(dirty))
+	return nil
+}

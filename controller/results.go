@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller/record"
+	"agentsh/controller/sandbox"
 	"agentsh/internal/statedir"
 	"agentsh/internal/tarfs"
 )
@@ -294,4 +296,72 @@ func (r *results) discard() error {
 		return nil
 	}
 	return removeStaging(r.staging, strings.TrimPrefix(filepath.Base(r.staging), stagingPrefix))
+}
+
+// deliver stops the sandbox, creates branches of the repository with the
+// agent's commits, and publishes the results.
+func (r *run) deliver(ctx context.Context) error {
+	ctx, cancel := r.control.salvage(ctx, "taking the results out")
+	defer cancel()
+	if !r.keeps() {
+		if err := r.box.stop(ctx); err != nil {
+			return err
+		}
+	}
+	if err := addAudit(ctx, r.box.sandbox, r.results, r.counts); err != nil {
+		return err
+	}
+	if r.plan.helped != nil {
+		_ = r.plan.helped.follow(ctx, nil) // its session ends: it sends nothing
+	}
+	err := r.box.closeSide(ctx, r.journal, r.results, &r.result)
+	if err != nil {
+		return err
+	}
+	r.result.Trashed, err = r.box.sandbox.Trash(ctx, filepath.Join(r.results.staging, trashName))
+	if errors.Is(err, sandbox.ErrGone) { // it was elsewhere
+		r.progress.warn("deleted files are lost: %v", err)
+	} else if err != nil {
+		return err
+	}
+	if !r.keeps() {
+		r.startDelete(ctx)
+	}
+	name := branchName(r.result.Agent, r.result.RunID)
+	d, err := deliverCommits(ctx, r.checkout.clone, r.work, name, r.journal.dir.Delivery())
+	r.result.Branch, r.result.Branches = d.branch, d.others
+	if d.commits != nil {
+		r.result.Commits = d.commits
+	}
+	if err != nil {
+		return err
+	}
+	if changes, err := compare(ctx, r.checkout, r.work.extracted); err != nil {
+		r.progress.warn("compare changed files: %v", err)
+	} else if err := r.journal.storeChanges(changes); err != nil {
+		r.progress.warn("compare changed files: %v", err)
+	}
+	if r.results.logError != nil {
+		return r.results.logError
+	}
+	return r.publish()
+}
+
+// publish publishes the results with a result.json. It describes the end of the
+// run as if no later step fails. post_script reads it, and it remains if the
+// controller is killed.
+func (r *run) publish() error {
+	before := r.result.Out
+	r.result.Out, r.result.Audit, r.result.Delivered = r.results.out, filepath.Join(r.results.out, auditName), true
+	r.conclude(r.failed)
+	err := r.results.writeResult(r.result)
+	if err == nil {
+		err = r.results.publish()
+	}
+	if err != nil {
+		r.result.Out, r.result.Audit, r.result.Delivered = before, "", false
+		return err
+	}
+	r.journal.record.Staging = ""
+	return nil
 }

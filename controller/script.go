@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sort"
 	"strings"
 	"sync"
@@ -275,6 +276,26 @@ func (r *run) relay() error {
 	}
 	if err := prescript.Relay(said, lookupIn(r.o.Environ)); err != nil {
 		return fail(ExitConfiguration, "a later step of the workflow would not know whether the run was skipped", err)
+	}
+	return nil
+}
+
+// postScript runs the operator's script after the results are published.
+func (r *run) postScript(ctx context.Context) error {
+	h := r.plan.harness
+	one := script{h.PostScript.At, h.Path(h.PostScript), h.PostTimeout, "post_script_timeout_seconds"}
+	starter := r.scripts()
+	vars := []string{"AGENTSH_BRANCH=" + r.result.Branch, "AGENTSH_RESULT=" + filepath.Join(r.results.out, resultName)}
+	if inRunDirectory(h, h.PostScript) {
+		from, more, err := r.foreignPost(ctx)
+		if err != nil {
+			return one.failure(ExitPostScriptFailed, "the results are in "+r.results.out, err)
+		}
+		starter, vars = from, append(vars, more...)
+	}
+	err := starter.runOK(ctx, one, vars)
+	if err != nil {
+		return one.failure(ExitPostScriptFailed, "the results are in "+r.results.out, err)
 	}
 	return nil
 }

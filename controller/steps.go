@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"agentsh/controller/bootstrap"
-	"agentsh/controller/git"
 	"agentsh/controller/outside"
 	"agentsh/controller/provider"
 	"agentsh/controller/record"
@@ -207,76 +206,6 @@ func (r *run) openImage(ctx context.Context) error {
 	}
 	r.plan.spec.Image = root.Dir
 	r.result.Image = &ResultImage{root.Name, root.Path, root.Digest}
-	return nil
-}
-
-// findRepo finds the commit that the agent starts from. The runs of a batch have the same one,
-// unless a pre_script may change it.
-func (r *run) findRepo(ctx context.Context) error {
-	if s := r.o.Member.Shared; s != nil && r.plan.harness.PreScript.V == "" && r.journal.record.Base == "" {
-		repo, err := s.repo(ctx, r.o.Repo, r.plan.harness.AgentName())
-		if err != nil {
-			return err
-		}
-		r.checkout = repo.checkout
-		r.checkout.shared = repo
-		noteRepo(r.checkout, &r.result, r.journal)
-		return nil
-	}
-	tool, err := git.New(r.journal.dir.Work())
-	if err != nil {
-		return err
-	}
-	return r.openRepo(ctx, tool)
-}
-
-// openRepo finds the commit that the agent starts from.
-func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
-	if r.o.Repo == "" {
-		r.checkout = withoutRepo(tool)
-		return nil
-	}
-	if r.checkout, err = openRepo(ctx, tool, r.o.Repo); err != nil {
-		return err
-	}
-	if base := r.journal.record.Base; base != "" { // another controller has begun the run
-		r.checkout.target.Head = base
-	}
-	noteRepo(r.checkout, &r.result, r.journal)
-	return nil
-}
-
-// noteRepo writes the repository into the result and the record.
-func noteRepo(c checkout, result *Result, j *journal) {
-	result.Repo, result.Base = c.target.Dir, c.target.Head
-	j.record.Repo = c.target.Dir
-}
-
-// cloneName is the clone in the work directory of a run.
-const cloneName = "repo"
-
-// cloneRepo makes the clone of the repository for the sandbox.
-func (r *run) cloneRepo(ctx context.Context) (err error) {
-	if r.o.Repo == "" {
-		return nil
-	}
-	var dirty []string
-	r.checkout, dirty, err = r.checkout.cloned(ctx, filepath.Join(r.journal.dir.Work(), cloneName), r.plan.harness.AgentName())
-	if err != nil {
-		return err
-	}
-	if r.result.EmptySubmodules = r.checkout.submodules(); len(r.result.EmptySubmodules) > 0 {
-		r.progress.warn("submodules are empty in the sandbox: %s (commit what the agent needs, or deliver it by agent_input)",
-			few(r.result.EmptySubmodules))
-	}
-	if len(dirty) == 0 {
-		return nil
-	}
-	if !r.o.AllowDirty {
-		return badConfig("commit or stash them, or leave them out with --allow-dirty",
-			"%s has changes that are not committed, and the agent would not see them: %s", r.o.Repo, few(dirty))
-	}
-	r.progress.warn("the agent does not see what is not committed: %s", few(dirty))
 	return nil
 }
 
@@ -484,94 +413,6 @@ func (r *run) keepSandbox(ctx context.Context) error {
 	id := r.box.sandbox.ID()
 	r.progress.warn("the sandbox is kept until %s: 'agentctl sandbox shell %s' opens a shell in it, "+
 		"'agentctl sandbox delete %s' ends it", until.Local().Format(time.DateTime), id, id)
-	return nil
-}
-
-// deliver stops the sandbox, creates branches of the repository with the
-// agent's commits, and publishes the results.
-func (r *run) deliver(ctx context.Context) error {
-	ctx, cancel := r.control.salvage(ctx, "taking the results out")
-	defer cancel()
-	if !r.keeps() {
-		if err := r.box.stop(ctx); err != nil {
-			return err
-		}
-	}
-	if err := addAudit(ctx, r.box.sandbox, r.results, r.counts); err != nil {
-		return err
-	}
-	if r.plan.helped != nil {
-		_ = r.plan.helped.follow(ctx, nil) // its session ends: it sends nothing
-	}
-	err := r.box.closeSide(ctx, r.journal, r.results, &r.result)
-	if err != nil {
-		return err
-	}
-	r.result.Trashed, err = r.box.sandbox.Trash(ctx, filepath.Join(r.results.staging, trashName))
-	if errors.Is(err, sandbox.ErrGone) { // it was elsewhere
-		r.progress.warn("deleted files are lost: %v", err)
-	} else if err != nil {
-		return err
-	}
-	if !r.keeps() {
-		r.startDelete(ctx)
-	}
-	name := branchName(r.result.Agent, r.result.RunID)
-	d, err := deliverCommits(ctx, r.checkout.clone, r.work, name, r.journal.dir.Delivery())
-	r.result.Branch, r.result.Branches = d.branch, d.others
-	if d.commits != nil {
-		r.result.Commits = d.commits
-	}
-	if err != nil {
-		return err
-	}
-	if changes, err := compare(ctx, r.checkout, r.work.extracted); err != nil {
-		r.progress.warn("compare changed files: %v", err)
-	} else if err := r.journal.storeChanges(changes); err != nil {
-		r.progress.warn("compare changed files: %v", err)
-	}
-	if r.results.logError != nil {
-		return r.results.logError
-	}
-	return r.publish()
-}
-
-// publish publishes the results with a result.json. It describes the end of the
-// run as if no later step fails. post_script reads it, and it remains if the
-// controller is killed.
-func (r *run) publish() error {
-	before := r.result.Out
-	r.result.Out, r.result.Audit, r.result.Delivered = r.results.out, filepath.Join(r.results.out, auditName), true
-	r.conclude(r.failed)
-	err := r.results.writeResult(r.result)
-	if err == nil {
-		err = r.results.publish()
-	}
-	if err != nil {
-		r.result.Out, r.result.Audit, r.result.Delivered = before, "", false
-		return err
-	}
-	r.journal.record.Staging = ""
-	return nil
-}
-
-// postScript runs the operator's script after the results are published.
-func (r *run) postScript(ctx context.Context) error {
-	h := r.plan.harness
-	one := script{h.PostScript.At, h.Path(h.PostScript), h.PostTimeout, "post_script_timeout_seconds"}
-	starter := r.scripts()
-	vars := []string{"AGENTSH_BRANCH=" + r.result.Branch, "AGENTSH_RESULT=" + filepath.Join(r.results.out, resultName)}
-	if inRunDirectory(h, h.PostScript) {
-		from, more, err := r.foreignPost(ctx)
-		if err != nil {
-			return one.failure(ExitPostScriptFailed, "the results are in "+r.results.out, err)
-		}
-		starter, vars = from, append(vars, more...)
-	}
-	err := starter.runOK(ctx, one, vars)
-	if err != nil {
-		return one.failure(ExitPostScriptFailed, "the results are in "+r.results.out, err)
-	}
 	return nil
 }
 

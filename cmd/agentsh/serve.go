@@ -73,6 +73,11 @@ func newServeCommand() *cobra.Command {
 					"--stream-fd": stream, "--bootstrap-fd": bootstrap, "--lease-fd": lease,
 				})
 			}
+			for name, given := range map[string]bool{"--key": key != "", "--idle": idle != 0} {
+				if given && listen == "" {
+					return failure.New(failure.Ours, errors.New(name+" is for --listen"), "see 'agentsh serve --help'")
+				}
+			}
 			if overStdio {
 				return serveStdio(cmd.Context(), config)
 			}
@@ -81,9 +86,6 @@ func newServeCommand() *cobra.Command {
 			}
 			if listen != "" {
 				return serveListener(cmd.Context(), listen, key, config, idle)
-			}
-			if key != "" {
-				return failure.New(failure.Ours, errors.New("--key is for --listen"), "see 'agentsh serve --help'")
 			}
 			options := host.Options{Operator: operator, Build: version, Confine: true} // this process serves one session
 			if placed != "" {

@@ -6,6 +6,7 @@
 // allow.
 //
 //	queue.go    which run is next: harnesses take turns, then their repositories
+//	attempt.go  one attempt of a run, and what follows from its end
 //	journal.go  what was started and how it ended, written before and after each run
 //	resume.go   what became of runs that were going on when the process was killed
 //	control.go  how another process stops runs

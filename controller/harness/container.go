@@ -18,7 +18,7 @@ var (
 
 // makesImages reports whether the harness names a backend that makes sandboxes from images.
 func (h *Harness) makesImages() bool {
-	return h.Backend.IsSet() && slices.Contains(slices.Concat(engines, clusters, machines), h.Backend.V)
+	return h.Backend.IsSet() && slices.Contains(slices.Concat(engines, clusters, machines, services, gateways), h.Backend.V)
 }
 
 // NotOf are the settings of a container and a pod that a backend would ignore, or cannot

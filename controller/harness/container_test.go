@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,5 +45,13 @@ kubernetes:
 	if _, ps := Load(lay(t, files)+"/harness/h.yaml", Options{}); !ps.HasErrors() ||
 		!strings.Contains(ps[0].At.String()+ps[0].Message, ":5:3") {
 		t.Errorf("an unknown key: %v", ps)
+	}
+}
+
+func TestAnImageHasAMeaningForEachBackendThatMakesPlacesOfImages(t *testing.T) {
+	for _, backend := range slices.Concat(engines, clusters, machines, services, gateways) {
+		if _, ps := one(t, "image: x:1\nbackend: "+backend+"\n"); len(ps) > 0 {
+			t.Errorf("%s: %v", backend, ps)
+		}
 	}
 }

@@ -165,6 +165,7 @@ func TestTheCommandOfClaude(t *testing.T) {
 		Model: "opus", Effort: "high", Argv: []string{"/opt/claude", "--debug"},
 		Feedback: Feedback{File: "/f", Text: "--not an option"}, Iteration: 2,
 		Started: Started{
+			Servers: []Server{{Name: "notes", Argv: []string{"/opt/notes"}}},
 			Plugins: []string{"/sandbox/claude-config/plugins/lsp"},
 			Hooks:   []Hook{{Tools: "Bash|Edit", Argv: []string{"/usr/lib/agentsh/agentsh", "hook", "it's"}}, {After: true, Argv: []string{"/h"}}},
 		},
@@ -189,6 +190,7 @@ func TestTheCommandOfClaude(t *testing.T) {
 	}
 	var settings struct {
 		Off   *bool `json:"disableAllHooks"`
+		Env   map[string]string
 		Hooks map[string][]struct {
 			Matcher string
 			Hooks   []struct{ Type, Command string }
@@ -204,6 +206,9 @@ func TestTheCommandOfClaude(t *testing.T) {
 		after[0].Matcher != "*" ||
 		after[0].Hooks[0].Type != "command" {
 		t.Errorf("%+v", settings.Hooks)
+	}
+	if settings.Env["MCP_CONNECTION_NONBLOCKING"] != "0" {
+		t.Errorf("%q: the first calls of tools can come before their servers are there", settings.Env)
 	}
 	if !strings.Contains(line, "--settings "+files[0].Dest) {
 		t.Errorf("%s does not name %s", line, files[0].Dest)

@@ -75,7 +75,7 @@ func (b *sandbox) useReal(boot *wire.Bootstrap) error {
 	}
 	for _, name := range made {
 		if path.Dir(name) == root && slices.Contains(before, path.Base(name)) {
-			return fmt.Errorf("use %s: it is not empty: remove what is in it from the image, or, if it is of a run that was killed, run 'agentctl gc --all'", name)
+			return fmt.Errorf("use %s: it is not empty: remove what is in it from the image; if a run was killed, run 'agentctl gc --all'", name)
 		}
 		if err := os.MkdirAll(name, 0o755); err != nil {
 			return err

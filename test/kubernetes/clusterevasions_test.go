@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"agentsh/internal/testenv"
 	"os"
 	"os/exec"
 	"regexp"
@@ -44,8 +45,8 @@ var totalOfProbes = regexp.MustCompile(`(?m)^(\d+) probes, (\d+) failed, (\d+) n
 
 // evasions runs the corpus of bypasses in a pod.
 func (c real) evasions(t *testing.T) {
-	if _, err := os.Stat(os.Getenv("EVASIONS") + "/MANIFEST.tsv"); err != nil {
-		t.Skip("no corpus: set EVASIONS to its directory")
+	if _, err := os.Stat(testenv.Asked(t, "EVASIONS", "cluster EVASIONS=DIR") + "/MANIFEST.tsv"); err != nil {
+		t.Fatalf("EVASIONS: the directory of the corpus of bypasses: %v", err)
 	}
 	places := os.Getenv("CLUSTER") + "/places"
 	if out, err := exec.Command(os.Getenv("CLUSTER_ROOT")+"/test/cluster/evasions.sh", places).CombinedOutput(); err != nil {
