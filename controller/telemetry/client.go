@@ -95,7 +95,7 @@ func (c *client) post(ctx context.Context, signal string, m proto.Message) (reje
 	return 0, err
 }
 
-// retryAfter reads the header of RFC 9110: seconds or a date. It is at most [retryMost].
+// retryAfter reads the header of RFC 9110: seconds or a date. It is at most [maxRetryAfter].
 func retryAfter(value string) time.Duration {
 	d := time.Duration(0)
 	if n, err := strconv.ParseUint(value, 10, 31); err == nil {

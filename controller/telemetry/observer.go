@@ -67,6 +67,7 @@ func (o *observer) End(r controller.Result) *controller.Telemetry {
 			o.span.SetStatus(codes.Error, clip(r.Error.Step+": "+r.Error.Message))
 		}
 		o.span.End(trace.WithTimestamp(r.Ended))
+		o.e.forget(o.span.SpanContext().TraceID())
 		o.e.counts.run(o.ctx, r)
 	})
 	if !o.e.batch {

@@ -6,6 +6,7 @@ package telemetry
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -55,7 +56,7 @@ type Exporter struct {
 	client  *client
 
 	mu   sync.Mutex
-	runs map[trace.TraceID]*tally
+	runs map[trace.TraceID]*tally // those that have not ended
 }
 
 // New starts to export. The caller calls [Exporter.Close].
@@ -63,6 +64,10 @@ func New(c Config) (*Exporter, error) {
 	at, err := url.Parse(c.URL)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
 		return nil, fmt.Errorf("collector %.200q: it is no http or https URL; write it as http://127.0.0.1:4318", c.URL)
+	}
+	if (len(c.Headers) > 0 || at.User != nil) && at.Scheme == "http" && !loopback(at.Hostname()) {
+		return nil, fmt.Errorf("collector %s: headers and passwords would pass the network in the clear; "+
+			"write https://%s, or leave them out", shown(at), text.Visible(at.Host))
 	}
 	// The SDK reports by global functions, and would write to standard error.
 	otel.SetLogger(logr.Discard())
@@ -90,6 +95,12 @@ func New(c Config) (*Exporter, error) {
 	return e, nil
 }
 
+// loopback reports whether a host of a URL is this machine.
+func loopback(host string) bool {
+	at, err := netip.ParseAddr(host)
+	return err == nil && at.Unmap().IsLoopback() || host == "localhost"
+}
+
 // shown is a URL without what may be secret in it.
 func shown(u *url.URL) string {
 	return text.Visible(u.Scheme + "://" + u.Host + u.Path)
@@ -106,6 +117,13 @@ func (e *Exporter) Observe(start controller.Result, m controller.Member) control
 	defer e.mu.Unlock()
 	e.runs[span.SpanContext().TraceID()] = o.tally
 	return o
+}
+
+// forget drops the tally of a run that has ended. What waits in the queue has it still.
+func (e *Exporter) forget(id trace.TraceID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.runs, id)
 }
 
 // of is the tally of a trace.

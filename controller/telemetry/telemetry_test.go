@@ -296,6 +296,9 @@ func TestRunsOfABatchDoNotWait(t *testing.T) {
 	}
 	runs.Wait()
 	close(release)
+	if len(e.runs) != 0 {
+		t.Errorf("%d runs that have ended are remembered", len(e.runs))
+	}
 	if sum := e.Close(); sum.Sent != 8*21 || sum.NotSent != 0 || sum.String() != "" {
 		t.Errorf("the summary says %+v", sum)
 	}
@@ -316,5 +319,41 @@ func TestAnAddressThatIsNoCollectorIsRefused(t *testing.T) {
 	}
 	if e.to != "http://127.0.0.1:1/x" || strings.Contains(e.Close().String(), "secret") {
 		t.Errorf("shown as %s", e.to)
+	}
+}
+
+// Headers have tokens: they leave this machine encrypted, or not at all.
+func TestHeadersDoNotLeaveInTheClear(t *testing.T) {
+	for _, c := range []struct {
+		url     string
+		headers bool
+		want    string
+	}{
+		{"http://collector.example.com:4318", true, "write https://collector.example.com:4318, or leave them out"},
+		{"http://10.0.0.1:4318/x", true, "write https://10.0.0.1:4318"},
+		{"http://user:secret@10.0.0.1:4318", false, "write https://10.0.0.1:4318"},
+		{"http://localhost.example.com", true, "in the clear"},
+		{"http://collector.example.com:4318", false, ""},
+		{"https://collector.example.com", true, ""},
+		{"https://user:secret@collector.example.com", true, ""},
+		{"http://127.0.0.2:4318", true, ""},
+		{"http://[::1]:4318", true, ""},
+		{"http://localhost:4318", true, ""},
+	} {
+		config := Config{URL: c.url}
+		if c.headers {
+			config.Headers = map[string]string{"Authorization": "Bearer secret"}
+		}
+		e, err := New(config)
+		if e != nil {
+			e.queue.close()
+			_ = e.metrics.Shutdown(t.Context())
+		}
+		switch {
+		case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %q", c.url, err, c.want)
+		case err != nil && strings.Contains(err.Error(), "secret"):
+			t.Errorf("%s: the error has the secret: %v", c.url, err)
+		}
 	}
 }
