@@ -113,7 +113,7 @@ func runsInContainers(t *testing.T, e *testenv.Engine) {
 		checkResult(t, "--json", []byte(out))
 		var r controller.Result
 		p.readJSON("out/result.json", &r)
-		if code != 137 || r.Status != controller.StatusCancelled || !r.Delivered || len(r.Commits) != 1 || r.Backend != "docker" ||
+		if code != 137 || r.Status != controller.StatusCancelled || !r.Delivered || len(r.Commits) != 1 || r.Backend != e.Backend ||
 			p.read("out/output/report.txt") != "report\n" {
 			t.Errorf("exit code %d: %+v", code, r)
 		}

@@ -66,8 +66,14 @@ exec setpriv --reuid 4711 --regid 4711 --clear-groups env HOME="$dir/home" XDG_R
 
 func startPodman(t *testing.T, script string) *Engine {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // a user reaches it
+	// Podman refuses a runroot of more than 50 characters, also in what it runs at the end of a
+	// container: it then never removes one, and says nothing.
+	dir, err := os.MkdirTemp("", "podman")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { // a user reaches it
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "podman.sock")
