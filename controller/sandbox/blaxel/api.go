@@ -352,12 +352,19 @@ func (a *api) get(ctx context.Context, name string) (r record, err error) {
 	return r, err
 }
 
-// remove deletes a sandbox. One that is gone is no error.
+// remove deletes a sandbox. One that is gone is no error. A conflict is none if the record says
+// that the sandbox is being deleted.
 func (a *api) remove(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTime)
 	defer cancel()
 	err := again(ctx, func() error { return a.call(ctx, http.MethodDelete, a.address(name), nil, nil) })
-	if status := statusOf(err); status == http.StatusNotFound || status == http.StatusConflict { // it is being deleted
+	status := statusOf(err)
+	if status == http.StatusConflict {
+		if r, failed := a.get(ctx, name); failed == nil && r.gone() || statusOf(failed) == http.StatusNotFound {
+			return nil
+		}
+	}
+	if status == http.StatusNotFound {
 		return nil
 	}
 	return a.explain("delete "+name, err)

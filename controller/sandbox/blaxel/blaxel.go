@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,10 +126,27 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 	case c.MemoryMB != 0 && c.MemoryMB < minMemory:
 		return fmt.Errorf("container.memory_mb: %d: at least %d at Blaxel", c.MemoryMB, minMemory)
 	}
+	if err := checkDegraded(s); err != nil {
+		return err
+	}
 	if _, err := b.program(); err != nil {
 		return err
 	}
 	return b.api.check(ctx)
+}
+
+// checkDegraded refuses fallbacks under which nothing keeps commands from the sandbox API: see [apiPolicy].
+func checkDegraded(s sandbox.Spec) error {
+	names := func(list []wire.Setting, name string) bool {
+		return slices.ContainsFunc(list, func(d wire.Setting) bool { return d.Name == name })
+	}
+	for _, d := range s.Degraded {
+		if d.Name == "nested_commands" || d.Name == "any" && !names(s.Require, "exec_verify") {
+			return fmt.Errorf("%s: degraded: %s: Blaxel's sandbox API in the machine asks for no key, and a session without an engine cannot "+
+				"keep commands from it: leave it out, or write require: [exec_verify] beside any", d.At, d.Name)
+		}
+	}
+	return nil
 }
 
 // arch is the architecture of Blaxel's machines.

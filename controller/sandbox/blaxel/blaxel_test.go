@@ -159,6 +159,42 @@ func TestWhatBlaxelRefusesIsNamed(t *testing.T) {
 	}
 }
 
+// Without an engine nothing keeps commands from the sandbox API.
+func TestAnEngineIsNeededAtBlaxel(t *testing.T) {
+	b := open(t, blaxeldouble.New(t))
+	for _, tt := range []struct {
+		degraded, require string
+		ok                bool
+	}{{"nested_commands", "", false}, {"any", "", false}, {"any", "exec_verify", true}, {"cgroup", "", true}} {
+		s := described("degraded-1")
+		s.Degraded = []wire.Setting{{Name: "cgroup", At: "h.yaml:1:1"}, {Name: tt.degraded, At: "h.yaml:7:12"}}
+		if tt.require != "" {
+			s.Require = []wire.Setting{{Name: tt.require}}
+		}
+		err := b.Check(t.Context(), s)
+		if (err == nil) != tt.ok || !tt.ok && !strings.HasPrefix(err.Error(), "h.yaml:7:12: degraded: "+tt.degraded) {
+			t.Errorf("%+v: %v", tt, err)
+		}
+	}
+}
+
+// A conflict can mean that a sandbox is being deleted, or that it cannot be.
+func TestASandboxThatStaysIsReported(t *testing.T) {
+	d := blaxeldouble.New(t)
+	b := open(t, d)
+	box, err := b.Create(t.Context(), described("stays-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Refuse(http.MethodDelete, "/sandboxes/"+d.Names()[0], 1, http.StatusConflict, `{"code": "SANDBOX_BUSY"}`)
+	if err := box.Delete(t.Context()); err == nil || !strings.Contains(err.Error(), "SANDBOX_BUSY") || len(d.Names()) != 1 {
+		t.Errorf("%v, there are %q", err, d.Names())
+	}
+	if err := b.api.remove(t.Context(), d.Names()[0]); err != nil || len(d.Names()) > 0 {
+		t.Errorf("%v, there are %q", err, d.Names())
+	}
+}
+
 // made makes a sandbox that is ready.
 func made(t *testing.T, b *Backend, id string) sandbox.Sandbox {
 	t.Helper()
