@@ -59,6 +59,7 @@ var ranks = map[string]int{
 	"internal/sshcommand":            1, // what sessions of ssh start in a sandbox; knows no policy
 	"internal/socket":                2, // streams to places that listen, of both programs
 	"internal/agentfile":             0, // every backend starts or sends it
+	"internal/prometheus":            3, // counts of both programs; knows neither runs nor sandboxes
 	"internal/foreground":            2, // both commands run commands of a channel
 	"internal/cli":                   1, // the commands that both programs have
 	"internal/fakemodel":             0, // tests of agents talk to it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -204,7 +205,7 @@ func (b *Batch) View() *View {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	v := *b.view
-	v.State = slices.Clone(b.view.State)
+	v.State, v.SandboxEnds = slices.Clone(b.view.State), maps.Clone(b.view.SandboxEnds)
 	v.count()
 	for i, g := range b.running {
 		v.State[i].Usage.Add(g.usage)

@@ -11,6 +11,7 @@ import (
 
 	"agentsh/controller"
 	"agentsh/controller/runtime"
+	"agentsh/controller/sandbox"
 	"agentsh/internal/statedir"
 )
 
@@ -67,6 +68,9 @@ type View struct {
 	Usage   runtime.Usage `json:"usage,omitzero"`
 	Counts  Counts        `json:"counts"`
 	State   []ItemView    `json:"runs"`
+
+	// SandboxEnds counts what ended sandboxes from outside, of all attempts.
+	SandboxEnds map[sandbox.EndKind]int `json:"-"`
 }
 
 // Counts counts the runs of a batch.
@@ -106,7 +110,7 @@ func isDone(status string) bool {
 
 // newView is the state of a batch that was just made.
 func newView(path string, s Stored) *View {
-	v := &View{Stored: s, Path: path, State: make([]ItemView, len(s.Items))}
+	v := &View{Stored: s, Path: path, State: make([]ItemView, len(s.Items)), SandboxEnds: map[sandbox.EndKind]int{}}
 	for i := range v.State {
 		v.State[i] = ItemView{Item: s.Items[i], Index: i, State: StateWaiting}
 	}
@@ -146,6 +150,9 @@ func (v *View) apply(e Entry) {
 			v.State[e.Item].apply(e)
 			if e.End != nil && e.End.Usage != nil {
 				v.Usage.Add(*e.End.Usage)
+			}
+			if e.End != nil && e.End.Sandbox != "" {
+				v.SandboxEnds[e.End.Sandbox]++
 			}
 		}
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // client sends requests of OTLP over HTTP, with binary protocol buffers. The exporters of the SDK
-// are not used: they link gRPC, which is 3 MB.
+// are not used: their errors tell neither how many items were rejected nor when to send again.
 type client struct {
 	http    *http.Client
 	base    *url.URL

@@ -35,6 +35,7 @@ type batchFlags struct {
 	deadline time.Duration
 	tokens   int64
 	usd      float64
+	metrics  settings.Metrics
 }
 
 // New is agentctl batch.
@@ -69,6 +70,7 @@ Exit codes: 0 all runs are done, 1 some are not, 2 usage or configuration, 4 the
 cannot be recorded, 5 its deadline or its budget ended it, 129, 130 and 143 by SIGHUP,
 SIGINT and SIGTERM.`,
 		Example: "  agentctl batch examples/batch/batch.yaml\n" +
+			"  agentctl batch --metrics 127.0.0.1:9464 examples/batch/batch.yaml\n" +
 			"  agentctl batch --dry-run examples/batch/batch.yaml",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: settings.CompleteYAML,
@@ -99,6 +101,7 @@ func (f *batchFlags) addGoing(cmd *cobra.Command) {
 	flags.DurationVar(&f.deadline, "deadline", 0, "stop after `DURATION` from now, in the place of the deadline of the file")
 	flags.Int64Var(&f.tokens, "budget-tokens", 0, "stop after `N` tokens, in the place of those of the file")
 	flags.Float64Var(&f.usd, "budget-usd", 0, "stop after `USD` US dollars, in the place of those of the file")
+	f.metrics.Add(cmd, " (default: of agentctl.yaml)")
 }
 
 func (f *batchFlags) check() error {
@@ -228,6 +231,12 @@ func (f *batchFlags) work(ctx context.Context, cmd *cobra.Command, o *batchOptio
 		settings.Abandon(stderr, s, "the batch", "'agentctl batch resume "+id+"' goes on with it")
 	})
 	defer stop()
+	c := newCounts()
+	served, err := f.metrics.Serve(ctx, true, stderr, c.gather)
+	if err != nil {
+		return err
+	}
+	defer served.Close()
 	o.show = newBatchProgress(stdout, stderr, f.json)
 	o.Force, o.Notify = force, o.show.event
 	b, err := open()
@@ -235,6 +244,7 @@ func (f *batchFlags) work(ctx context.Context, cmd *cobra.Command, o *batchOptio
 		return batchFailure(err)
 	}
 	id = b.ID()
+	c.of.Store(b)
 	o.show.begin(b)
 	v, err := b.Run(ctx)
 	o.show.end(v)
@@ -380,6 +390,7 @@ func (f *batchFlags) goOn(ctx context.Context, v *batch.View, cmd *cobra.Command
 		return err
 	}
 	defer endExport()
+	f.metrics = f.metrics.Or(of.metrics)
 	o := f.options(base, places)
 	return f.work(ctx, cmd, o, func() (*batch.Batch, error) { return batch.Resume(o.Options, v.ID) })
 }

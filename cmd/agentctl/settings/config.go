@@ -17,6 +17,7 @@ import (
 	"agentsh/controller/sandbox/openshell"
 	"agentsh/controller/sandbox/vm"
 	"agentsh/controller/webhook"
+	"agentsh/internal/prometheus"
 	"agentsh/internal/strictyaml"
 )
 
@@ -40,6 +41,7 @@ type config struct {
 	machine vm.Machine        // virtual machines
 	cluster harness.Cluster
 	otlp    collector
+	metrics prometheus.Config
 	gateway openshell.Gateway
 	without []string // guarantees that OpenShell does not hold and a run may lose
 
@@ -69,6 +71,9 @@ func readConfig() (config, error) {
 		}
 		if of.otlp.url != "" {
 			c.otlp = of.otlp
+		}
+		if of.metrics.Address != "" {
+			c.metrics = of.metrics
 		}
 	}
 	return c, nil
@@ -101,6 +106,7 @@ func readConfigFile(name string) (config, error) {
 			"approvals": func(n *strictyaml.Node) { r.approvals(n, &c) },
 			"vm":        func(n *strictyaml.Node) { r.vm(n, &c) },
 			"otlp":      func(n *strictyaml.Node) { r.otlp(n, &c.otlp) },
+			"metrics":   func(n *strictyaml.Node) { r.metrics(n, &c.metrics) },
 			"openshell": func(n *strictyaml.Node) { r.openshell(n, &c) },
 			"kubernetes": func(n *strictyaml.Node) {
 				var ps harness.Problems
