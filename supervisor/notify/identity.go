@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -37,6 +38,41 @@ type Root struct {
 	// Cache is a file that no command can see, in which listings of directories are kept for
 	// the next session; empty: none. Mounts is the mountinfo of the commands' mounts.
 	Cache, Mounts string
+}
+
+// readOwn reads a file that nobody but this user can write to.
+func readOwn(name string) ([]byte, error) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&^0o600 != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Size > maxRemembered {
+		return nil, unix.EPERM
+	}
+	data := make([]byte, st.Size)
+	_, err = io.ReadFull(f, data)
+	return data, err
+}
+
+// mountPoints are the names of the mount points of mountinfo by their directory. See
+// proc_pid_mountinfo(5).
+func mountPoints(info []byte) map[string][]string {
+	points := map[string][]string{}
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range bytes.Lines(info) {
+		if fields := bytes.Fields(line); len(fields) > 4 {
+			dir, name := path.Split(unescape.Replace(string(fields[4])))
+			dir = path.Clean(dir)
+			points[dir] = append(points[dir], name)
+		}
+	}
+	return points
 }
 
 // FileIdentity is what is known about a file besides its own path.
@@ -94,6 +130,7 @@ func (ids *Identities) build(denied []string) error {
 		return err
 	}
 	dirs := directories{ids: ids, programs: programs, read: map[fileID][]*entry{}, known: openPrograms(ids.root)}
+	defer dirs.known.close()
 	for _, dir := range ids.root.Path {
 		entries, err := dirs.list(dir, false)
 		if err != nil {

@@ -1,11 +1,9 @@
 package notify
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -37,6 +35,7 @@ type listings struct {
 	dirs   []*programDir
 	byPath map[string]int // index in dirs by the path that was looked up
 	lists  map[fileID]*listing
+	opened map[int]*target.Handle // directories on the way of links, by their index in dirs
 
 	changed bool // the file is to be written
 }
@@ -75,6 +74,7 @@ const (
 	programsMagic = "agentsh programs 1\n"
 	maxRemembered = 8 << 20
 	maxSteps      = 16
+	maxOpened     = 64
 )
 
 // steadyAfter is how long ago a directory was changed whose next change has another time. Tests
@@ -84,7 +84,7 @@ var steadyAfter = time.Second
 // openPrograms reads the file of root.Cache. A file that is missing, damaged or not the
 // user's own is as good as empty.
 func openPrograms(root Root) *listings {
-	p := &listings{root: root.Dir, byPath: map[string]int{}, lists: map[fileID]*listing{}}
+	p := &listings{root: root.Dir, byPath: map[string]int{}, lists: map[fileID]*listing{}, opened: map[int]*target.Handle{}}
 	if root.Cache == "" {
 		return p
 	}
@@ -97,41 +97,6 @@ func openPrograms(root Root) *listings {
 		p.dirs, p.byPath, p.lists = nil, map[string]int{}, map[fileID]*listing{}
 	}
 	return p
-}
-
-// readOwn reads a file that nobody but this user can write to.
-func readOwn(name string) ([]byte, error) {
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, err
-	}
-	if st.Mode&^0o600 != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Size > maxRemembered {
-		return nil, unix.EPERM
-	}
-	data := make([]byte, st.Size)
-	_, err = io.ReadFull(f, data)
-	return data, err
-}
-
-// mountPoints are the names of the mount points of mountinfo by their directory. See
-// proc_pid_mountinfo(5).
-func mountPoints(info []byte) map[string][]string {
-	points := map[string][]string{}
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range bytes.Lines(info) {
-		if fields := bytes.Fields(line); len(fields) > 4 {
-			dir, name := path.Split(unescape.Replace(string(fields[4])))
-			dir = path.Clean(dir)
-			points[dir] = append(points[dir], name)
-		}
-	}
-	return points
 }
 
 // list returns the names in an open directory that was looked up by a path. loaders: those
@@ -206,15 +171,60 @@ func (p *listings) verify(i int) bool {
 	if p.byPath[d.lookup] != i {
 		return false
 	}
-	h, err := target.ResolveIn(p.root, d.lookup)
+	now, err := p.resolve(d.lookup)
+	return err == nil && now == i
+}
+
+// resolve is the index of a directory that a path means. It is resolved once in a session: a
+// change after that has another time, which the next session sees.
+func (p *listings) resolve(lookup string) (int, error) {
+	if i, known := p.byPath[lookup]; known && p.dirs[i].verified {
+		return i, nil
+	}
+	h, err := target.ResolveIn(p.root, lookup)
 	if absent(err) {
-		return p.noDir(d.lookup) == i
+		return p.noDir(lookup), nil
 	}
 	if err != nil {
-		return false
+		return 0, err
 	}
-	defer h.Close()
-	return p.dir(d.lookup, h) == i
+	i := p.dir(lookup, h)
+	p.keep(i, h)
+	return i, nil
+}
+
+// open opens a directory that this session has resolved. Its names are those of that directory,
+// also if the path now means another one. The handle is valid until the next call.
+func (p *listings) open(i int) (*target.Handle, error) {
+	if h := p.opened[i]; h != nil {
+		return h, nil
+	}
+	lookup := p.dirs[i].lookup
+	h, err := target.ResolveIn(p.root, lookup)
+	if err != nil {
+		return nil, err
+	}
+	if p.dir(lookup, h) != i {
+		h.Close()
+		return nil, unix.ESTALE
+	}
+	p.keep(i, h)
+	return h, nil
+}
+
+func (p *listings) keep(i int, h *target.Handle) {
+	if len(p.opened) >= maxOpened {
+		p.close()
+	}
+	p.opened[i] = h
+}
+
+// close closes the directories that are open.
+func (p *listings) close() {
+	for _, h := range p.opened {
+		h.Close()
+	}
+	clear(p.opened)
 }
 
 // leadsTo returns the regular file that a link of a listing leads to; zero: none.
@@ -253,15 +263,13 @@ func (p *listings) trace(n *programName, at step) bool {
 		if d.path == "" {
 			return n.target == fileID{}
 		}
-		dir, err := target.ResolveIn(p.root, d.lookup)
+		dir, err := p.open(at.dir)
 		if err != nil {
 			return false
 		}
 		st, text, err := dir.Entry(at.name)
-		same := p.dir(d.lookup, dir) == at.dir
-		dir.Close()
 		switch {
-		case !same || err != nil && !errors.Is(err, unix.ENOENT):
+		case err != nil && !errors.Is(err, unix.ENOENT):
 			return false
 		case err != nil:
 			return n.target == fileID{}
@@ -289,15 +297,8 @@ func (p *listings) follow(from, text string) (step, error) {
 	if dir = strings.TrimRight(dir, "/"); dir == "" {
 		dir = "/"
 	}
-	h, err := target.ResolveIn(p.root, dir)
-	if absent(err) {
-		return step{p.noDir(dir), name}, nil
-	}
-	if err != nil {
-		return step{}, err
-	}
-	defer h.Close()
-	return step{p.dir(dir, h), name}, nil
+	i, err := p.resolve(dir)
+	return step{i, name}, err
 }
 
 // save writes the file if it would change. A failure costs the next session the time that it
