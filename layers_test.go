@@ -126,6 +126,7 @@ var ranks = map[string]int{
 	"controller/batch":               5, // many runs; a run knows nothing of it
 	"controller/report":              5, // describes runs and batches; the command is beside it
 	"controller/boxes":               5, // sandboxes for programs, by a protocol; the command is beside it
+	"supervisor/tally":               4, // reads audit logs for counts; knows no session
 	"supervisor/host":                5, // serves sessions, lists them and describes the machine
 	"supervisor/place":               6, // makes sandboxes for controllers elsewhere, and serves one
 	"supervisor/guest":               6, // makes a virtual machine, in which place then makes the sandbox

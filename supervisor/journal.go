@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -114,7 +113,7 @@ func (j *journal) append(e wire.Event, write func(wire.Event) error) error {
 		count := wire.Event{
 			Type:    wire.EventFault,
 			Session: e.Session,
-			Message: fmt.Sprintf("%d events could not be written; what they describe was refused", j.unwritten),
+			Message: wire.Unwritten(j.unwritten),
 		}
 		if write(count) == nil {
 			j.unwritten = 0

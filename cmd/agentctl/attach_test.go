@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -20,10 +21,13 @@ const workAndWait = `echo half > a.txt; git commit -q -a -m half; echo more > b.
 echo agent at work; `
 
 // listening has the runs of a fixture in sandboxes of agentsh serve --listen.
-func (p *fixture) listening() *fixture {
+func (p *fixture) listening() *fixture { return p.listeningWith() }
+
+// listeningWith is listening with more flags.
+func (p *fixture) listeningWith(more ...string) *fixture {
 	p.t.Helper()
 	cmd := p.command()
-	cmd.Path, cmd.Args = p.bin+"/agentsh", []string{"agentsh", "serve", "--listen", "unix:" + p.path("place.sock")}
+	cmd.Path, cmd.Args = p.bin+"/agentsh", append([]string{"agentsh", "serve", "--listen", "unix:" + p.path("place.sock")}, more...)
 	cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+p.path("place"))
 	errs, err := cmd.StderrPipe()
 	if err == nil {
@@ -33,8 +37,11 @@ func (p *fixture) listening() *fixture {
 		p.t.Fatal(err)
 	}
 	said := bufio.NewReader(errs)
-	if _, err := said.ReadString('\n'); err != nil { // it listens
-		p.t.Fatal(err)
+	for line := ""; !strings.Contains(line, "serving controllers"); {
+		if line, err = said.ReadString('\n'); err != nil {
+			p.t.Fatal(err)
+		}
+		p.counts = cmp.Or(p.counts, metricsURL.FindString(line))
 	}
 	var reading sync.WaitGroup
 	reading.Go(func() { _, _ = io.Copy(io.Discard, said) })

@@ -57,6 +57,7 @@ type fixture struct {
 	setenv  []string // more variables of the host
 	above   []string // what agentctl runs below; empty: nothing
 	place   []string // flags that say where the sandbox is; empty: on this machine
+	counts  string   // URL of the counts of a place that listens
 }
 
 // newFixture creates a fixture. The agent is a script; more is added to the

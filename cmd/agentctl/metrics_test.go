@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -116,6 +118,43 @@ func TestMistakesInTheSettingsOfMetricsAreNamed(t *testing.T) {
 		_, errs, code := p.try("", append([]string{"batch", "batch.yaml"}, strings.Fields(c.args)...)...)
 		if code != controller.ExitConfiguration || !strings.Contains(errs, c.want) {
 			t.Errorf("%s%s: exit code %d\n%s", c.args, c.config, code, errs)
+		}
+	}
+}
+
+// A place that listens counts a sandbox while it goes on, and all of it when its directory is gone.
+func TestPrometheusSeesAPlace(t *testing.T) {
+	p := newFixture(t, "cat /etc/shadow; echo two > a.txt; "+waiting, "").listeningWith("--metrics", "127.0.0.1:0")
+	g := p.start("agent at work")
+	all := scraped(t, p.counts)
+	if live, n := valueOf(all["agentsh_sandboxes"], ""), valueOf(all["agentsh_processes"], ""); live != 1 || n < 3 {
+		t.Errorf("%v sandboxes, %v processes", live, n)
+	}
+	if n := valueOf(all["agentsh_commands_total"], "allow"); n < 1 {
+		t.Errorf("%v commands", n)
+	}
+	_ = g.cmd.Process.Signal(syscall.SIGTERM)
+	g.wait()
+	p.checkClean()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for { // the supervisor ends after its controller
+		if all = scraped(t, p.counts); valueOf(all["agentsh_sandboxes"], "") == 0 || ctx.Err() != nil {
+			break
+		}
+	}
+	if n := valueOf(all["agentsh_sandboxes_ended_total"], "closed"); n != 1 {
+		t.Errorf("ended: %v", all["agentsh_sandboxes_ended_total"])
+	}
+	if n := valueOf(all["agentsh_denials_total"], "file"); n < 1 {
+		t.Errorf("denials: %v", all["agentsh_denials_total"])
+	}
+	if n := valueOf(all["agentsh_events_lost_total"], ""); n != 0 {
+		t.Errorf("%v events were lost", n)
+	}
+	for _, f := range all {
+		if strings.Contains(f.String(), "shadow") {
+			t.Errorf("a label has what an agent chose: %v", f)
 		}
 	}
 }

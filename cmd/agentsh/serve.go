@@ -39,6 +39,10 @@ unix:PATH, tcp:HOST:PORT, vsock:PORT or ws:HOST:PORT. On a Unix socket, only pro
 the same user and of root are served. Otherwise both sides need the same --key file, with 32
 or more random bytes in base64 and mode 0600. All bytes are encrypted with it.
 
+With --metrics, --listen also serves counts for Prometheus, at an address of this machine
+alone, or to those who have a token: sandboxes, commands, denials by rule, lost events,
+processes and bytes. See doc/remote.md.
+
 Without flags it is the entry point of a container whose shells share a session, see
 'agentsh shim install --session shared'. It opens that session, and ends it when it is
 asked to end.`
@@ -46,16 +50,18 @@ asked to end.`
 // newServeCommand serves a controller over descriptors that it hands down.
 func newServeCommand() *cobra.Command {
 	var stream, bootstrap, lease int
-	var config, socket, placed, listen, key string
+	var config, socket, placed string
 	var overStdio, first bool
-	var container, idle time.Duration
+	var container time.Duration
+	var listen listenFlags
 	var root imageroot.Options
 	cmd := &cobra.Command{
-		Use:     "serve [--stream-fd N --bootstrap-fd N | --socket PATH | --stdio | --listen ADDRESS]",
-		Example: "  agentsh serve --socket /run/agentsh/work.sock\n  agentsh serve --listen tcp:0.0.0.0:7000 --key /etc/agentsh/place.key",
-		Short:   "Serve a session for a controller",
-		Long:    serveText,
-		Args:    cobra.NoArgs,
+		Use: "serve [--stream-fd N --bootstrap-fd N | --socket PATH | --stdio | --listen ADDRESS]",
+		Example: "  agentsh serve --socket /run/agentsh/work.sock\n" +
+			"  agentsh serve --listen tcp:0.0.0.0:7000 --key /etc/agentsh/place.key --metrics 127.0.0.1:9465",
+		Short: "Serve a session for a controller",
+		Long:  serveText,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if first {
 				guest.Run(cmd.Context(), version)
@@ -73,10 +79,8 @@ func newServeCommand() *cobra.Command {
 					"--stream-fd": stream, "--bootstrap-fd": bootstrap, "--lease-fd": lease,
 				})
 			}
-			for name, given := range map[string]bool{"--key": key != "", "--idle": idle != 0} {
-				if given && listen == "" {
-					return failure.New(failure.Ours, errors.New(name+" is for --listen"), "see 'agentsh serve --help'")
-				}
+			if err := listen.check(); err != nil {
+				return failure.New(failure.Ours, err, "see 'agentsh serve --help'")
 			}
 			if overStdio {
 				return serveStdio(cmd.Context(), config)
@@ -84,8 +88,8 @@ func newServeCommand() *cobra.Command {
 			if container != 0 {
 				return serveContainer(cmd.Context(), container)
 			}
-			if listen != "" {
-				return serveListener(cmd.Context(), listen, key, config, idle)
+			if listen.address != "" {
+				return listen.serve(cmd.Context(), config)
 			}
 			options := host.Options{Operator: operator, Build: version, Confine: true} // this process serves one session
 			if placed != "" {
@@ -105,14 +109,11 @@ func newServeCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "`PATH` of the socket to answer on")
 	cmd.Flags().BoolVar(&overStdio, "stdio", false, "serve a controller on another machine over standard input and output")
-	cmd.Flags().StringVar(&listen, "listen", "", "serve controllers on other machines at `ADDRESS`")
-	cmd.Flags().StringVar(&key, "key", "", "`FILE` with the key of --listen")
+	listen.add(cmd)
 	cmd.Flags().StringVar(&placed, "place", "", "`DIR` of a sandbox of serve --stdio")
 	_ = cmd.Flags().MarkHidden("place") // of this program alone; fails for an unknown flag only
 	cmd.Flags().DurationVar(&container, "container", 0, "process 1 of a container of agentctl: end after `DURATION` without a sandbox")
 	_ = cmd.Flags().MarkHidden("container") // agentctl alone uses it
-	cmd.Flags().DurationVar(&idle, "idle", 0, "with --listen: end after `DURATION` without a sandbox")
-	_ = cmd.Flags().MarkHidden("idle") // agentctl alone uses it
 	cmd.Flags().BoolVar(&first, "init", false, "process 1 of a virtual machine of agentctl")
 	_ = cmd.Flags().MarkHidden("init") // agentctl alone uses it
 	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")

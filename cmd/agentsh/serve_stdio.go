@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,11 +16,13 @@ import (
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
+	"agentsh/internal/prometheus"
 	"agentsh/internal/socket"
 	"agentsh/internal/sshcommand"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/place"
+	"agentsh/supervisor/tally"
 )
 
 // serveStdio makes and serves a sandbox for a controller on another machine.
@@ -75,38 +78,113 @@ func placeState() (statedir.Dir, error) {
 	return statedir.Open(fallback)
 }
 
-// serveListener serves controllers that connect to an address. With idle it ends when there was no
-// sandbox for that time.
-func serveListener(ctx context.Context, address, keyFile, config string, idle time.Duration) error {
+// listenFlags are the flags of serve --listen.
+type listenFlags struct {
+	address string
+	key     string // file
+	idle    time.Duration
+	metrics prometheus.Config
+}
+
+func (f *listenFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.address, "listen", "", "serve controllers on other machines at `ADDRESS`")
+	cmd.Flags().StringVar(&f.key, "key", "", "`FILE` with the key of --listen")
+	cmd.Flags().StringVar(&f.metrics.Address, "metrics", "", "with --listen: serve counts for Prometheus at `ADDRESS`, as in 127.0.0.1:9465")
+	cmd.Flags().StringVar(&f.metrics.TokenFile, "metrics-token", "", "`FILE` with a token that requests of --metrics must have")
+	cmd.Flags().DurationVar(&f.idle, "idle", 0, "with --listen: end after `DURATION` without a sandbox")
+	_ = cmd.Flags().MarkHidden("idle") // agentctl alone uses it
+}
+
+// check rejects flags without those that they belong to.
+func (f *listenFlags) check() error {
+	of := map[string]bool{"--key": f.key != "", "--idle": f.idle != 0, "--metrics": f.metrics.Address != ""}
+	for name, given := range of {
+		if given && f.address == "" {
+			return errors.New(name + " is for --listen")
+		}
+	}
+	switch {
+	case f.metrics.Address == "" && f.metrics.TokenFile != "":
+		return errors.New("--metrics-token is for --metrics")
+	case f.metrics.Address != "":
+		if err := f.metrics.Check("--metrics"); err != nil {
+			return fmt.Errorf("%w with --metrics-token", err)
+		}
+	}
+	return nil
+}
+
+// absolute makes the names of files absolute.
+func (f *listenFlags) absolute() error {
+	for _, name := range []*string{&f.key, &f.metrics.TokenFile} {
+		if *name == "" {
+			continue
+		}
+		var err error
+		if *name, err = filepath.Abs(*name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serve serves controllers that connect to an address. With idle it ends when there was no sandbox for
+// that time.
+func (f *listenFlags) serve(ctx context.Context, config string) error {
 	const hint = "see 'agentsh serve --help' and doc/remote.md"
 	o, err := placeOptions(config)
+	if err == nil {
+		err = f.absolute()
+	}
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
 	var key *socket.Key
-	if keyFile != "" {
-		if keyFile, err = filepath.Abs(keyFile); err != nil {
-			return failure.New(failure.Ours, err, "")
-		}
-		if key, err = socket.ReadKey(keyFile); err != nil {
+	if f.key != "" {
+		if key, err = socket.ReadKey(f.key); err != nil {
 			return failure.New(failure.Ours, err, hint)
 		}
 	}
-	l, err := socket.Listen(ctx, address, key)
+	if f.metrics.Address != "" {
+		end, err := f.count(ctx, &o)
+		if err != nil {
+			return failure.New(failure.Ours, err, hint)
+		}
+		defer end()
+	}
+	l, err := socket.Listen(ctx, f.address, key)
 	if err != nil {
 		return failure.New(failure.Ours, err, hint)
 	}
-	for _, file := range []string{keyFile, strings.TrimPrefix(address, "unix:")} {
+	for _, file := range []string{f.key, f.metrics.TokenFile, strings.TrimPrefix(f.address, "unix:")} {
 		// A key may be named through links. What is no file needs not be hidden.
 		if file, err := filepath.EvalSymlinks(file); err == nil && filepath.IsAbs(file) {
 			o.Hidden = append(o.Hidden, file)
 		}
 	}
 	fmt.Fprintf(os.Stderr, "agentsh: serving controllers at %s\n", l.Addr())
-	if idle != 0 {
-		return failed(place.ServeMachine(ctx, l, o, idle), hint)
+	if f.idle != 0 {
+		return failed(place.ServeMachine(ctx, l, o, f.idle), hint)
 	}
 	return failed(place.ServeListener(ctx, l, o), hint)
+}
+
+// count has the sandboxes of a place counted, and serves the counts until end is called.
+func (f *listenFlags) count(ctx context.Context, o *place.Options) (end func(), err error) {
+	o.Tally = tally.New(version)
+	s, err := prometheus.Listen(ctx, f.metrics, o.Tally.Gather)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(os.Stderr, "agentsh: counts for Prometheus at %s\n", s.URL())
+	ctx, cancel := context.WithCancel(ctx)
+	var reading sync.WaitGroup
+	reading.Go(func() { o.Tally.Run(ctx) })
+	return func() {
+		cancel()
+		reading.Wait()
+		s.Close()
+	}, nil
 }
 
 // failed is the failure of an error; nil stays nil.

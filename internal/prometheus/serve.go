@@ -84,10 +84,9 @@ func Listen(ctx context.Context, c Config, gather func() []*Family) (*Server, er
 	if at, err := netip.ParseAddrPort(l.Addr().String()); err == nil && at.Addr().IsLoopback() {
 		s.hosts = []string{at.String(), fmt.Sprintf("localhost:%d", at.Port())}
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+Path, s.answer)
 	s.server = &http.Server{
-		Handler: s.checked(mux), ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: requestTime, IdleTimeout: idleTime,
+		Handler:           http.HandlerFunc(s.serve),
+		ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: requestTime, IdleTimeout: idleTime,
 		MaxHeaderBytes: 16 << 10,
 	}
 	s.served.Go(func() { // ends with Close; nobody can be told of an error
@@ -108,29 +107,28 @@ func (s *Server) Close() {
 	s.served.Wait()
 }
 
-// checked refuses requests that a web page has made, that name another host, or have no token.
-func (s *Server) checked(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("Cache-Control", "no-store")
-		site := r.Header.Get("Sec-Fetch-Site")
-		switch {
-		case len(s.hosts) > 0 && !slices.Contains(s.hosts, r.Host):
-			http.Error(w, "this server has another name: ask "+s.hosts[0], http.StatusMisdirectedRequest)
-		case len(r.Header.Values("Origin")) > 0 || site != "" && site != "none":
-			http.Error(w, "requests of pages are refused", http.StatusForbidden)
-		case len(s.token) > 0 && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), s.token) != 1:
-			http.Error(w, "the token is missing, or another one: name its file as credentials_file of the scrape", http.StatusUnauthorized)
-		default:
-			next.ServeHTTP(w, r)
-		}
-	})
-}
-
-func (s *Server) answer(w http.ResponseWriter, _ *http.Request) {
-	text := s.text()
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(text) // the reader may have gone
+// serve refuses requests that a web page has made, that name another host, or have no token. A
+// [http.ServeMux] for one path would make agentsh larger.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	site := r.Header.Get("Sec-Fetch-Site")
+	switch {
+	case len(s.hosts) > 0 && !slices.Contains(s.hosts, r.Host):
+		http.Error(w, "this server has another name: ask "+s.hosts[0], http.StatusMisdirectedRequest)
+	case len(r.Header.Values("Origin")) > 0 || site != "" && site != "none":
+		http.Error(w, "requests of pages are refused", http.StatusForbidden)
+	case len(s.token) > 0 && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), s.token) != 1:
+		http.Error(w, "the token is missing, or another one: name its file as credentials_file of the scrape", http.StatusUnauthorized)
+	case r.URL.Path != Path:
+		http.Error(w, "the counts are at "+Path, http.StatusNotFound)
+	case r.Method != http.MethodGet:
+		http.Error(w, "ask with GET", http.StatusMethodNotAllowed)
+	default:
+		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = w.Write(s.text()) // the reader may have gone
+	}
 }
 
 // text are the counts. Those who ask together get the same.

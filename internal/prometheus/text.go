@@ -55,6 +55,13 @@ func (f *Family) Add(value float64, labels ...string) *Family {
 	return f
 }
 
+// Clone is a copy that does not change with the family.
+func (f *Family) Clone() *Family {
+	c := *f
+	c.series = maps.Clone(f.series)
+	return &c
+}
+
 // labelsText are labels as the text format has them.
 func labelsText(labels []string) string {
 	if len(labels) == 0 {

@@ -132,6 +132,12 @@ func (r *Reader) Next() (wire.Event, error) {
 	return e, nil
 }
 
+// Unread is how many bytes of the file follow the last event that was read.
+func (r *Reader) Unread() (int64, error) {
+	size, err := r.size()
+	return max(size-r.next, 0), err
+}
+
 // Line is the last event as it is in the file, without its newline, valid until
 // the next call of [Reader.Next].
 func (r *Reader) Line() []byte { return r.line }

@@ -30,16 +30,18 @@ import (
 	"agentsh/internal/stdio"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/tally"
 )
 
 // Options configure [Serve].
 type Options struct {
 	State    statedir.Dir
 	Build    string
-	Config   string    // configuration file of the supervisor; empty: its default
-	Messages io.Writer // gets the messages of the supervisor
-	Hidden   []string  // files that commands in sandboxes never see
-	Program  string    // path of this program; empty: that by which it was started
+	Config   string       // configuration file of the supervisor; empty: its default
+	Messages io.Writer    // gets the messages of the supervisor
+	Hidden   []string     // files that commands in sandboxes never see
+	Program  string       // path of this program; empty: that by which it was started
+	Tally    *tally.Tally // counts the sandboxes; may be nil
 }
 
 // Stream is the stream of a controller.
@@ -141,10 +143,13 @@ func (p *places) serve(s Stream, req wire.PlaceRequest) error {
 		return refuse(s, errors.Join(err, b.remove()))
 	}
 	defer f.close()
+	counted := p.Tally.Begin(b.audit())
 	conn, server, err := p.start(b, *req.Bootstrap, f.messages)
 	if err != nil {
+		counted.Drop()
 		return refuse(s, errors.Join(fmt.Errorf("start supervisor: %w", err), b.remove()))
 	}
+	counted.Started(b.process())
 	err = b.lease.Close() // the supervisor has it
 	b.lease = nil
 	// An error of the stream ends the copy below. The controller then attaches.
@@ -168,6 +173,7 @@ func (p *places) attach(s Stream, req wire.PlaceRequest) error {
 		return refuse(s, err)
 	}
 	defer f.close()
+	p.Tally.Begin(f.sandbox.audit()).Started(f.sandbox.process()) // of a process that has ended
 	if req.Op == wire.PlaceTake {
 		if _, err := conn.Write(req.Nonce); err != nil {
 			return errors.Join(refuse(s, err), conn.Close())

@@ -15,6 +15,7 @@ import (
 	"agentsh/internal/lazy"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
+	"agentsh/seccomp/target"
 	"agentsh/supervisor/cgroup"
 )
 
@@ -151,6 +152,14 @@ func (b *sandbox) release() error {
 	err := b.lease.Close()
 	b.lease = nil
 	return err
+}
+
+// audit is the path of the audit log.
+func (b *sandbox) audit() string { return filepath.Join(b.dir, "audit.jsonl") }
+
+// process is the supervisor.
+func (b *sandbox) process() target.Process {
+	return target.Process{PID: b.labels.PID, Start: b.labels.Start}
 }
 
 func (b *sandbox) write() error {

@@ -37,7 +37,7 @@ func (p *places) start(b *sandbox, boot wire.Bootstrap, messages *os.File) (_ ne
 		return nil, nil, fmt.Errorf("%d governed directories, not one", len(boot.Governed))
 	}
 	boot.Governed[0].Backing = filepath.Join(b.dir, "tree")
-	boot.AuditPath, boot.AuditKey = filepath.Join(b.dir, "audit.jsonl"), ""
+	boot.AuditPath, boot.AuditKey = b.audit(), ""
 	boot.StoreDir, boot.ExportDir = filepath.Join(b.dir, "kept"), filepath.Join(b.dir, "export")
 	boot.Keep, boot.Hidden = nil, p.Hidden
 	data, err := json.Marshal(boot)
