@@ -42,6 +42,7 @@ lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unuse
 tidy:
 	$(GO) mod tidy -diff
 	cd test/kubernetes && $(GO) mod tidy -diff && $(GO) vet .
+	cd test/otlp && $(GO) mod tidy -diff && $(GO) vet .
 
 # Code that neither a program nor a test reaches. The methods named group mark types.
 deadcode: $(TOOLS)/deadcode-v0.52.0
@@ -98,6 +99,11 @@ engines: deps-check ## sandboxes in containers of real engines, their faults and
 THOUSAND ?= 1000
 thousand: deps-check ## a batch of 1,000 runs that do nothing, 8 at once: their processor time and memory: 5 minutes
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_THOUSAND=$(THOUSAND) $(GO) test -timeout 1h -count=1 -v -run TestShortRunsOfABatchAreCheap ./cmd/agentctl
+
+# OpenTelemetry's collector is built from the module proxy. It is a module of its own.
+.PHONY: otlp
+otlp: deps-check build ## runs export to OpenTelemetry's own collector, which is killed in the middle: a minute
+	cd test/otlp && $(AS_ROOT) env AGENTCTL=$(CURDIR)/bin/agentctl $(GO) test -count=1 -v .
 
 # The backend for clusters, against a double of the API server. It is a module of its own.
 .PHONY: kubernetes cluster
