@@ -140,6 +140,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.startInit(ctx); err != nil {
 		return s.confined.missing.Explain(err, s.confined.requested)
 	}
+	reserved := threads.Reserve(reservedThreads) // with a guard: see [launch.NewInit]
 	if err := s.network.Listen(s.init); err != nil {
 		return err
 	}
@@ -153,7 +154,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.files.Begin(ctx, s.init.PID()); err != nil { // the loop knows the commands of its events
 		return err
 	}
-	threads.Reserve(reservedThreads)
+	reserved()
 	protect(s.files.PID())
 	prefer(s.files.PID(), s.init.PID())
 	s.network.Serve(func(err error) { s.life.end(wire.CauseNetwork, err) })

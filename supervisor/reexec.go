@@ -37,6 +37,6 @@ const reservedThreads = 16
 // serveFiles is the file server's process.
 func serveFiles() error {
 	returnMemoryWhenQuiet()
-	threads.Reserve(reservedThreads)
+	threads.Reserve(reservedThreads)()
 	return fileserver.Serve()
 }

@@ -76,22 +76,24 @@ func Short() bool {
 	return since >= 0 && since < time.Second
 }
 
-// Reserve has the Go runtime keep n threads that wait for work.
-func Reserve(n int) {
+// Reserve has the Go runtime keep n threads that wait for work. It starts them beside the
+// caller. The function that it returns waits until they are there.
+func Reserve(n int) (wait func()) {
 	var all sync.WaitGroup
 	free := make(chan struct{})
-	ready := make(chan struct{})
+	var ready sync.WaitGroup
+	ready.Add(n)
 	for range n {
 		all.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			ready <- struct{}{}
+			ready.Done()
 			<-free
 		})
 	}
-	for range n {
-		<-ready
-	}
-	close(free)
-	all.Wait()
+	go func() {
+		ready.Wait()
+		close(free)
+	}()
+	return all.Wait
 }

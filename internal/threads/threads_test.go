@@ -44,7 +44,7 @@ func program() error {
 	if err != nil {
 		return err
 	}
-	Reserve(4)
+	Reserve(4)()
 	limit := unix.Rlimit{Cur: mostProcesses, Max: mostProcesses}
 	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &limit); err != nil {
 		return err
