@@ -24,6 +24,7 @@ func delayCollection() { laterHeapPercent = debug.SetGCPercent(startHeapPercent)
 // session has two such processes.
 var returnMemoryWhenQuiet = sync.OnceFunc(func() {
 	go func() {
+		<-time.After(settlePeriod)
 		heap := newHeapWatch()
 		started := false
 		for range time.Tick(quietPeriod) {
@@ -41,6 +42,11 @@ var returnMemoryWhenQuiet = sync.OnceFunc(func() {
 // quietPeriod is the time in which a process must allocate little before it returns
 // memory.
 const quietPeriod = 2 * time.Second
+
+// settlePeriod is how long a process is not looked at after its start. A look empties the caches
+// of the allocator, which takes a page for each size of objects: more than all that a command of
+// a session of its own allocates.
+const settlePeriod = 500 * time.Millisecond
 
 // Bytes allocated: at most in a quiet period, and at least since the last return.
 const (
