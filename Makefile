@@ -105,6 +105,11 @@ thousand: deps-check ## a batch of 1,000 runs that do nothing, 8 at once: their 
 otlp: deps-check build ## runs export to OpenTelemetry's own collector, which is killed in the middle: a minute
 	cd test/otlp && $(AS_ROOT) env AGENTCTL=$(CURDIR)/bin/agentctl $(GO) test -count=1 -v .
 
+.PHONY: prometheus
+prometheus: deps-check build ## a Prometheus server of Debian scrapes a batch and the place of its sandboxes: a minute
+	packaging/deps.sh prometheus
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_PROMETHEUS=1 $(GO) test -count=1 -v -run TestAPrometheusServerScrapes ./cmd/agentctl
+
 # The backend for clusters, against a double of the API server. It is a module of its own.
 .PHONY: kubernetes cluster
 kubernetes: deps-check ## sandboxes in pods of a double, with upstream's streams and real processes: a minute

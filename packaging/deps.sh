@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a set of make targets needs: build, check, packages, bench,
-# places, places-examples, places-arm64, browser, coherence, learn, ordinary, services, suites.
+# places, places-examples, places-arm64, browser, coherence, learn, ordinary, prometheus, services, suites.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -65,6 +65,7 @@ for set in "$@"; do
 		tool javac default-jdk-headless
 		tool mvn maven
 		;;
+	prometheus) want prometheus ;;
 	services) for p in postgresql redis-server redis-tools; do want "$p"; done ;;
 	browser)
 		tool chromium chromium
@@ -76,7 +77,7 @@ for set in "$@"; do
 		tool chromium chromium
 		;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-examples, places-arm64, browser, coherence, learn, ordinary, services or suites" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-examples, places-arm64, browser, coherence, learn, ordinary, prometheus, services or suites" >&2
 		exit 2
 		;;
 	esac

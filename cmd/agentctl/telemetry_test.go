@@ -35,7 +35,7 @@ func newRequests(t *testing.T) *requests {
 }
 
 // closedPort is an address at which nobody listens.
-func closedPort(t *testing.T) string {
+func closedPort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
