@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"path"
 	"slices"
@@ -73,6 +74,43 @@ func mountPoints(info []byte) map[string][]string {
 		}
 	}
 	return points
+}
+
+// ownMounts is the mountinfo of this process. Tests have another.
+var ownMounts = "/proc/self/mountinfo"
+
+// ofOne are the devices in the mountinfo of commands that this process does not see: the
+// filesystems are made for one session. Where agentsh is not installed, /usr/lib is one.
+func ofOne(info []byte) map[uint64]bool {
+	seen := map[string]bool{} // none if they cannot be read: then nothing is remembered
+	if ours, err := os.ReadFile(ownMounts); err == nil {
+		for dev := range devices(ours) {
+			seen[dev] = true
+		}
+	}
+	made := map[uint64]bool{}
+	for dev := range devices(info) {
+		if seen[dev] {
+			continue
+		}
+		seen[dev] = true
+		var major, minor uint32
+		if n, _ := fmt.Sscanf(dev, "%d:%d", &major, &minor); n == 2 {
+			made[unix.Mkdev(major, minor)] = true
+		}
+	}
+	return made
+}
+
+// devices are those in mountinfo, one for each mount.
+func devices(info []byte) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for line := range bytes.Lines(info) {
+			if fields := bytes.Fields(line); len(fields) > 2 && !yield(string(fields[2])) {
+				return
+			}
+		}
+	}
 }
 
 // FileIdentity is what is known about a file besides its own path.

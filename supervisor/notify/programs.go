@@ -24,14 +24,15 @@ import (
 //   - What a link leads to counts if this holds for each directory with a name on the way.
 //   - A name with a mount over it is looked up, and so is one on another filesystem than its
 //     directory.
-//   - Only local filesystems are remembered, and no directory that was changed within the last
-//     second: a later change then has another time.
+//   - Only local filesystems are remembered that other sessions have, too, and no directory that
+//     was changed within the last second: a later change then has another time.
 //
 // The files of denied programs are looked up in every session.
 type listings struct {
 	root   *os.File
 	file   string              // empty: nothing is remembered
 	mounts map[string][]string // names of mount points that commands see, by their directory
+	ofOne  map[uint64]bool     // devices of filesystems that are made for one session
 	dirs   []*programDir
 	byPath map[string]int // index in dirs by the path that was looked up
 	lists  map[fileID]*listing
@@ -92,7 +93,7 @@ func openPrograms(root Root) *listings {
 	if err != nil {
 		return p
 	}
-	p.file, p.mounts = root.Cache, mountPoints(info)
+	p.file, p.mounts, p.ofOne = root.Cache, mountPoints(info), ofOne(info)
 	if data, err := readOwn(p.file); err == nil && !p.decode(data) {
 		p.dirs, p.byPath, p.lists = nil, map[string]int{}, map[fileID]*listing{}
 	}
@@ -131,7 +132,7 @@ func (p *listings) dir(lookup string, h *target.Handle) int {
 		return i
 	}
 	ctime := time.Unix(now.version.ctime.Unix())
-	now.steady = p.file != "" && h.Quick() && time.Since(ctime) > steadyAfter
+	now.steady = p.file != "" && h.Quick() && !p.ofOne[now.version.dev] && time.Since(ctime) > steadyAfter
 	return p.add(now)
 }
 

@@ -124,6 +124,31 @@ func TestWhatIsRememberedCountsAsLongAsNothingChanged(t *testing.T) {
 	}
 }
 
+// The filesystem of one session has other numbers in the next: what is remembered of it would
+// never count, and would be written in each session.
+func TestDirectoriesOfOneSessionAreNotRemembered(t *testing.T) {
+	dir, root := remembering(t)
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	here := fmt.Sprintf("22 1 %d:%d / / rw - ext4 /dev/root rw\n", unix.Major(st.Dev), unix.Minor(st.Dev))
+	write(t, root.Mounts, here)
+	was := ownMounts
+	t.Cleanup(func() { ownMounts = was })
+	ownMounts = filepath.Join(t.TempDir(), "mountinfo")
+	for ours, remembered := range map[string]bool{here: true, "22 1 0:1 / / rw - ext4 x rw\n": false} {
+		_ = os.Remove(root.Cache)
+		write(t, ownMounts, ours)
+		if got := javas(t, root); !slices.Equal(got, []string{"/bin/java"}) {
+			t.Errorf("seen %q: %q", ours, got)
+		}
+		if _, err := os.Stat(root.Cache); (err == nil) != remembered {
+			t.Errorf("seen %q: %v", ours, err)
+		}
+	}
+}
+
 func TestANameUnderAMountIsLookedUp(t *testing.T) {
 	_, root := remembering(t)
 	javas(t, root)
