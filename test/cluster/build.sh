@@ -59,5 +59,8 @@ build agent-sandbox $agentsandbox sigs.k8s.io/agent-sandbox -ldflags "$strip" si
 if [ -e "$dir/agent-sandbox.version" ]; then # its objects are in the module
 	mod=$("$go" mod download -json sigs.k8s.io/agent-sandbox@$agentsandbox | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
 	mkdir -p "$dir/crds"
-	cp "$mod"/k8s/crds/*.yaml "$dir/crds/"
+	for file in "$mod"/k8s/crds/*.yaml; do # without the webhook that converts to older versions: no service has it here
+		awk '/^  conversion:/ { print; print "    strategy: None"; inside = 1; next } /^ ? ?[^ ]/ { inside = 0 } !inside' \
+			"$file" >"$dir/crds/${file##*/}"
+	done
 fi

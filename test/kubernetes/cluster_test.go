@@ -215,6 +215,8 @@ spec: {replicas: 1, sandboxTemplateRef: {name: agents}}
 // agent-sandbox.
 func (c real) agentSandbox(t *testing.T) {
 	c.kubectl("", "apply", "--server-side", "-f", os.Getenv("CLUSTER_CRDS"))
+	// The controller ends if the API server does not serve them yet.
+	c.kubectl("", "wait", "--for=condition=Established", "--timeout=120s", "-f", os.Getenv("CLUSTER_CRDS"))
 	log, err := os.Create(os.Getenv("CLUSTER") + "/log/agent-sandbox")
 	if err != nil {
 		t.Fatal(err)

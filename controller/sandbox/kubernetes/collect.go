@@ -10,14 +10,15 @@ import (
 	"agentsh/controller/sandbox/remote"
 )
 
-// Labels of the objects of a sandbox.
+// Labels of the objects of a sandbox. Their domain is the one that agent-sandbox lets claims give to
+// pods: its controller (0.5.6) refuses others unless its operator allows them.
 const (
-	labelOwner = "agentsh.owner" // the state directory of the controller
-	labelRun   = "agentsh.run"
+	labelOwner = "sandbox.users.io/agentsh-owner" // the state directory of the controller
+	labelRun   = "sandbox.users.io/agentsh-run"
 )
 
-// found lists the objects of an owner, those that make others first. What is being deleted is
-// not among them.
+// found lists the objects of an owner. What is being deleted is not among them, nor a pod that
+// another object made: it goes with that.
 func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, error) {
 	var out []remote.Found
 	opts := meta.ListOptions{LabelSelector: labelOwner + "=" + owner}
@@ -30,7 +31,7 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 			return nil, b.explain("list "+kind.Resource, err)
 		}
 		for _, o := range list.Items {
-			if o.GetDeletionTimestamp() == nil {
+			if o.GetDeletionTimestamp() == nil && meta.GetControllerOf(&o) == nil {
 				out = append(out, remote.Found{
 					Run: o.GetLabels()[labelRun], Remove: func(ctx context.Context) error { return b.remove(ctx, kind, o.GetName()) },
 				})

@@ -3,6 +3,9 @@ package kubernetes
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"os"
@@ -15,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"agentsh/controller/sandbox"
@@ -129,7 +133,7 @@ func TestANetworkPolicyLeavesTheWaysOutOfThePolicy(t *testing.T) {
 		}
 		return string(data)
 	}
-	const closed = `{"podSelector":{"matchLabels":{"agentsh.run":"1"}},"policyTypes":["Ingress","Egress"]}`
+	const closed = `{"podSelector":{"matchLabels":{"sandbox.users.io/agentsh-run":"1"}},"policyTypes":["Ingress","Egress"]}`
 	if got := text(sandbox.Container{}); got != closed {
 		t.Errorf("nothing allowed: %s", got)
 	}
@@ -261,6 +265,35 @@ func TestErrorsOfTheAPIServerAreExplained(t *testing.T) {
 		if err := b.explain("make a pod", tt.err); !errors.As(err, &end) || end.Kind != tt.want || !strings.Contains(end.Hint, tt.hint) ||
 			!errors.Is(err, tt.err) {
 			t.Errorf("%v: %+v", tt.err, end)
+		}
+	}
+}
+
+func TestARefusedClaimEndsTheWait(t *testing.T) {
+	reason := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if want := "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/agents/sandboxclaims/agentsh-1"; r.URL.Path != want {
+			t.Errorf("%s, want %s", r.URL.Path, want)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxClaim", "metadata": {"name": "agentsh-1"},
+			"status": {"conditions": [{"type": "Ready", "status": "False", "reason": %q, "message": "label of nobody"}]}}`, reason)
+	}))
+	defer server.Close()
+	client, err := dynamic.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{b: &Backend{cluster: cluster{namespace: "agents"}, dynamic: client}, spec: sandbox.Spec{RunID: "1"}}
+	p.spec.Container.Cluster.Managed.WarmPool = "pool"
+	for _, tt := range []struct{ reason, want string }{{"InvalidMetadata", "label of nobody"}, {"SandboxNotReady", ""}} {
+		reason = tt.reason
+		err := p.refused(t.Context(), nil)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", tt.reason, err)
+		}
+		if err := p.refused(t.Context(), &core.Pod{}); err != nil {
+			t.Errorf("with a pod: %v", err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	core "k8s.io/api/core/v1"
@@ -108,6 +109,30 @@ func (p *place) kind() schema.GroupVersionResource {
 		return sandboxes
 	}
 	return schema.GroupVersionResource{}
+}
+
+// refused returns the end of an object that agent-sandbox makes no pod of; nil: it makes one, or may
+// yet. made is the pod.
+func (p *place) refused(ctx context.Context, made *core.Pod) error {
+	if made != nil || p.kind().Resource == "" {
+		return nil
+	}
+	o, err := p.b.in(p.kind()).Get(ctx, p.name(), meta.GetOptions{})
+	if err != nil {
+		return nil // asked again at the next interval
+	}
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions") // none if it is of another shape
+	for _, c := range conditions {
+		c, _ := c.(map[string]any)
+		reason, _ := c["reason"].(string)
+		if c["type"] == "Ready" && c["status"] == "False" && strings.HasPrefix(reason, "Invalid") {
+			return &sandbox.End{
+				Kind: sandbox.EndRefused, Text: fmt.Sprintf("agent-sandbox refuses the %s: %v", o.GetKind(), c["message"]),
+				Hint: "'kubectl describe " + p.kind().Resource + " " + p.name() + "' says more",
+			}
+		}
+	}
+	return nil
 }
 
 // startRenewing renews the lifetime of the object until stopRenewing.

@@ -129,7 +129,7 @@ func (p *place) make(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startOf(p.spec.Container.Cluster.Times))
 	defer cancel()
-	running, err := p.b.waitRunning(ctx, p.spec.RunID)
+	running, err := p.waitRunning(ctx)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,8 @@ func (p *place) own(ctx context.Context, by meta.OwnerReference) error {
 const eventInterval = 3 * time.Second
 
 // waitRunning waits until the container of a run's pod runs.
-func (b *Backend) waitRunning(ctx context.Context, run string) (*core.Pod, error) {
+func (p *place) waitRunning(ctx context.Context) (*core.Pod, error) {
+	b, run := p.b, p.spec.RunID
 	var last *core.Pod
 	for {
 		list, version, err := b.listPods(ctx, meta.ListOptions{LabelSelector: labelRun + "=" + run})
@@ -205,7 +206,7 @@ func (b *Backend) waitRunning(ctx context.Context, run string) (*core.Pod, error
 					return last, err
 				}
 			}
-			if err := b.eventsOf(ctx, last); err != nil {
+			if err := errors.Join(b.eventsOf(ctx, last), p.refused(ctx, last)); err != nil {
 				return nil, err
 			}
 			last, err = b.watch(ctx, run, version, last)
