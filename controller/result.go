@@ -33,6 +33,14 @@ const (
 	StatusSkipped          = "skipped" // pre_script asked for it
 )
 
+// Statuses are all statuses of a [Result].
+func Statuses() []string {
+	return []string{
+		StatusDone, StatusAgentFailed, StatusTimeout, StatusValidationFailed, StatusPostScriptFailed, StatusBlocked, StatusFailed,
+		StatusCancelled, StatusSkipped,
+	}
+}
+
 // Result is the result of a run, written as result.json.
 type Result struct {
 	Version        int               `json:"version"` // 1
@@ -245,10 +253,7 @@ func ResultSchema() ([]byte, error) {
 	describe("", s)
 	s.Properties["version"].Const = jsonschema.Ptr[any](1)
 	statuses := []any{}
-	for _, status := range []string{
-		StatusDone, StatusAgentFailed, StatusTimeout, StatusValidationFailed, StatusPostScriptFailed, StatusBlocked, StatusFailed,
-		StatusCancelled, StatusSkipped,
-	} {
+	for _, status := range Statuses() {
 		statuses = append(statuses, status)
 	}
 	s.Properties["status"].Enum = statuses

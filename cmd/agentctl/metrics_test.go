@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"net/http"
 	"regexp"
@@ -118,6 +119,42 @@ func TestMistakesInTheSettingsOfMetricsAreNamed(t *testing.T) {
 		_, errs, code := p.try("", append([]string{"batch", "batch.yaml"}, strings.Fields(c.args)...)...)
 		if code != controller.ExitConfiguration || !strings.Contains(errs, c.want) {
 			t.Errorf("%s%s: exit code %d\n%s", c.args, c.config, code, errs)
+		}
+	}
+}
+
+func TestPrometheusSeesWhatThePageShows(t *testing.T) {
+	p := newBatchFixture(t, "echo two > a.txt; exit $N", "")
+	p.writeBatch(2, "")
+	if _, errs, code := p.try("", "batch", "batch.yaml"); code != controller.ExitAgentFailed {
+		t.Fatalf("exit code %d\n%s", code, errs)
+	}
+	cmd := p.command("ui", "--metrics", "127.0.0.1:0")
+	said, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGINT)
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := scraped(t, metricsURL.FindString(line))
+	for _, c := range []struct {
+		family, label string
+		want          float64
+	}{
+		{"agentsh_runs", "done", 1}, {"agentsh_runs", "agent_failed", 1}, {"agentsh_runs", "running", 0}, {"agentsh_batches", "failed", 1},
+		{"agentsh_questions", "", 0}, {"agentsh_records_unreadable", "", 0},
+	} {
+		if got := valueOf(all[c.family], c.label); got != c.want {
+			t.Errorf("%s of %q is %v, want %v", c.family, c.label, got, c.want)
 		}
 	}
 }

@@ -36,6 +36,14 @@ type Family struct {
 	series     map[string]float64 // by their labels, as they are printed
 }
 
+// Known is a value of a label if it is one of a list, else "other".
+func Known[T ~string](value T, list []T) string {
+	if slices.Contains(list, value) {
+		return string(value)
+	}
+	return other
+}
+
 // New is a family without a series.
 func New(kind Kind, name, help string) *Family {
 	return &Family{name: name, help: help, kind: kind, series: map[string]float64{}}

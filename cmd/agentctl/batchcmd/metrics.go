@@ -23,24 +23,12 @@ var (
 	states = []string{
 		batch.StateWaiting, batch.StateRetrying, batch.StateRunning, batch.StateEnded, batch.StateDropped, batch.StateCutOff,
 	}
-	statuses = []string{
-		controller.StatusDone, controller.StatusAgentFailed, controller.StatusTimeout, controller.StatusValidationFailed,
-		controller.StatusPostScriptFailed, controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled,
-		controller.StatusSkipped,
-	}
-	ends = []sandbox.EndKind{
+	statuses = controller.Statuses()
+	ends     = []sandbox.EndKind{
 		sandbox.EndMemory, sandbox.EndKilled, sandbox.EndRemoved, sandbox.EndDied, sandbox.EndUnreachable, sandbox.EndEvicted,
 		sandbox.EndPreempted, sandbox.EndNode, sandbox.EndExpired, sandbox.EndImage, sandbox.EndNoRoom, sandbox.EndQuota, sandbox.EndRefused,
 	}
 )
-
-// known is a value if it is one of a list, else "other".
-func known[T ~string](value T, list []T) string {
-	if slices.Contains(list, value) {
-		return string(value)
-	}
-	return "other"
-}
 
 // counter and gauge are empty families.
 func counter(name, help string) *prometheus.Family {
@@ -85,15 +73,15 @@ func runsOf(v *batch.View) []*prometheus.Family {
 		sandboxes.Add(0, "end", string(kind))
 	}
 	for kind, n := range v.SandboxEnds {
-		sandboxes.Add(float64(n), "end", known(kind, ends))
+		sandboxes.Add(float64(n), "end", prometheus.Known(kind, ends))
 	}
 	for i := range v.State {
 		one := &v.State[i]
-		byState.Add(1, "state", known(one.State, states))
+		byState.Add(1, "state", prometheus.Known(one.State, states))
 		waits := 0.0
 		switch one.State {
 		case batch.StateEnded:
-			byStatus.Add(1, "status", known(one.End.Status, statuses))
+			byStatus.Add(1, "status", prometheus.Known(one.End.Status, statuses))
 		case batch.StateWaiting, batch.StateRetrying:
 			waits = 1
 		}
