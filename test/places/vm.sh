@@ -157,6 +157,22 @@ qemu() {
 	echo "$program"
 }
 
+# vhost_device_vsock is the program of that name, which is in Debian's sid alone. It runs on Debian 12.
+vhost_device_vsock() {
+	local dir=$CACHE/vhost-device-vsock
+	if [ ! -e "$dir/.complete" ]; then
+		apt_suite sid "$(dpkg --print-architecture)"
+		rm -rf "$dir"
+		mkdir -p "$dir/debs"
+		(cd "$dir/debs" && apt-get -qq "${apt_options[@]}" download vhost-device-vsock >&2)
+		dpkg-deb -x "$dir"/debs/*.deb "$dir"
+		rm -rf "$dir/debs"
+		: >"$dir/.complete"
+	fi
+	"$dir/usr/bin/vhost-device-vsock" --version >/dev/null || return
+	echo "$dir/usr/bin/vhost-device-vsock"
+}
+
 # emulator is what runs an amd64 kernel.
 # shellcheck disable=SC2054 # commas of the emulator
 emulator=(x86_64 -accel tcg,thread=multi -cpu max -append "console=ttyS0 quiet panic=-1 mitigations=off")

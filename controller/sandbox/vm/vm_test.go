@@ -116,7 +116,8 @@ func TestMachinesOfADouble(t *testing.T) {
 	}
 }
 
-// TestAMachine runs the suite with qemu and a real kernel. The variable has the directory of an image.
+// TestAMachine runs the suite with qemu and a real kernel. The first variable has the directory of an image, the
+// second a configuration of the supervisor, or nothing.
 func TestAMachine(t *testing.T) {
 	image := testenv.Asked(t, "AGENTSH_VM_IMAGE", "vm")
 	agentsh := testenv.Agentsh(t)
@@ -126,7 +127,7 @@ func TestAMachine(t *testing.T) {
 	}
 	b, err := Open(Config{
 		Machine: Machine{Driver: "qemu", Emulate: os.Getenv("AGENTSH_VM_KVM") == ""}, Images: map[string]string{"app": image},
-		State: state, Agentsh: agentsh, Lease: 10 * time.Minute,
+		State: state, Agentsh: agentsh, Operator: os.Getenv("AGENTSH_VM_CONFIG"), Lease: 10 * time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
