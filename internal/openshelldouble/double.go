@@ -49,6 +49,7 @@ type Double struct {
 	address string
 
 	mu        sync.Mutex
+	mutual    bool // only callers with a certificate are admitted
 	version   string
 	token     string
 	quota     int
@@ -84,14 +85,19 @@ func New(t testing.TB, before ...string) *Double {
 
 // start listens at an address.
 func (d *Double) start(address string) {
-	pair := d.certificate()
+	pair := d.certificate("", nil)
+	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	if d.mutual {
+		config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+		config.ClientCAs.AddCert(pair.Leaf)
+	}
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	d.address = l.Addr().String()
 	d.server = grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})),
+		grpc.Creds(credentials.NewTLS(config)),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			if err := d.admit(ctx, info.FullMethod, req); err != nil {
 				return nil, err
@@ -115,9 +121,10 @@ func (d *Double) Restart() {
 	d.start(d.address)
 }
 
-// certificate makes the certificate, once.
-func (d *Double) certificate() tls.Certificate {
-	if pair, err := tls.LoadX509KeyPair(d.CA(), filepath.Join(d.dir, "key.pem")); err == nil {
+// certificate makes a certificate and its key, once: that of the gateway, or one that by signed.
+func (d *Double) certificate(name string, by *tls.Certificate) tls.Certificate {
+	certFile, keyFile := filepath.Join(d.dir, name+"ca.pem"), filepath.Join(d.dir, name+"key.pem")
+	if pair, err := tls.LoadX509KeyPair(certFile, keyFile); err == nil {
 		return pair
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -125,14 +132,17 @@ func (d *Double) certificate() tls.Certificate {
 		d.t.Fatal(err)
 	}
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(
-			1,
-		), Subject: pkix.Name{CommonName: "double"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{
-			net.IPv4(127, 0, 0, 1),
-		}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name + "double"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: by == nil, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	parent, signer := c, any(key)
+	if by != nil {
+		parent, signer = by.Leaf, by.PrivateKey
+		c.KeyUsage, c.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), signer)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -140,18 +150,27 @@ func (d *Double) certificate() tls.Certificate {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	for name, b := range map[string]*pem.Block{
-		d.CA(): {Type: "CERTIFICATE", Bytes: der}, filepath.Join(d.dir, "key.pem"): {Type: "PRIVATE KEY", Bytes: private},
+	for file, b := range map[string]*pem.Block{
+		certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "PRIVATE KEY", Bytes: private},
 	} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(b), 0o600); err != nil {
+		if err := os.WriteFile(file, pem.EncodeToMemory(b), 0o600); err != nil {
 			d.t.Fatal(err)
 		}
 	}
-	pair, err := tls.LoadX509KeyPair(d.CA(), filepath.Join(d.dir, "key.pem"))
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	return pair
+}
+
+// Mutual has the gateway admit only callers with its certificate, and returns the files of one.
+func (d *Double) Mutual() (cert, key string) {
+	own := d.certificate("", nil)
+	d.certificate("client-", &own)
+	d.mutual = true
+	d.Restart()
+	return filepath.Join(d.dir, "client-ca.pem"), filepath.Join(d.dir, "client-key.pem")
 }
 
 // Address is that of the gateway.

@@ -227,6 +227,9 @@ func explain(what string, err error) error {
 		end.Kind, end.Hint = sandbox.EndQuota, "delete sandboxes ('agentctl gc' finds those of this host), or have the quota raised"
 	case codes.Unavailable, codes.DeadlineExceeded:
 		end.Kind, end.Hint = sandbox.EndUnreachable, "is the gateway running? 'openshell gateway start' starts or resumes it"
+		if strings.Contains(s.Message(), "tls: ") {
+			end.Hint = "see ca, and cert and key of openshell in agentctl.yaml: the gateway and agentctl must know each other's certificate"
+		}
 	case codes.Canceled:
 		return fmt.Errorf("%s: %w", what, err)
 	case codes.AlreadyExists:

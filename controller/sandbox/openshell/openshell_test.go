@@ -100,6 +100,7 @@ func TestWhatAGatewayRefusesIsNamed(t *testing.T) {
 		{"an expired token", func(d *openshelldouble.Double, _ *Config) { d.Expire() }, sandbox.EndRefused, "token_file"},
 		{"no token", func(_ *openshelldouble.Double, c *Config) { c.Gateway.TokenFile = "" }, sandbox.EndRefused, "token_file"},
 		{"another authority", func(_ *openshelldouble.Double, c *Config) { c.Gateway.CA = "" }, sandbox.EndUnreachable, "certificate"},
+		{"no client certificate", func(d *openshelldouble.Double, _ *Config) { d.Mutual() }, sandbox.EndUnreachable, "cert and key of"},
 		{"a full quota", func(d *openshelldouble.Double, _ *Config) { d.Quota(0) }, sandbox.EndQuota, "agentctl gc"},
 		{"another workspace", func(_ *openshelldouble.Double, c *Config) { c.Gateway.Workspace = "other" }, sandbox.EndRefused, "other"},
 		{"a policy that OpenShell cannot hold", func(_ *openshelldouble.Double, c *Config) { c.Without = nil }, "", "all.yaml:"},
@@ -150,6 +151,32 @@ func made(t *testing.T, b *Backend, id string) sandbox.Sandbox {
 		t.Fatal(err)
 	}
 	return box
+}
+
+func TestAGatewayKnowsTheCertificateOfItsCaller(t *testing.T) {
+	d := openshelldouble.New(t)
+	cfg := open(t, d).cfg
+	cfg.Gateway.Cert, cfg.Gateway.Key = d.Mutual()
+	b, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	echo := wire.ExecRequest{Argv: []string{"echo", "in"}, Cwd: "/sandbox"}
+	_, err = made(t, b, "mutual-1").Run(t.Context(), echo, sandbox.Streams{Stdout: &out})
+	if err != nil || out.String() != "in\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	for name, change := range map[string]func(*Gateway){
+		"a client certificate needs its key":   func(g *Gateway) { g.Key = "" },
+		"client certificate: tls: private key": func(g *Gateway) { g.Cert = d.CA() },
+	} {
+		changed := cfg
+		change(&changed.Gateway)
+		if _, err := Open(changed); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
 }
 
 // restarting is the output of a command. It starts the gateway again when a line arrives.
