@@ -323,9 +323,10 @@ vm: build ## sandboxes in virtual machines of qemu, with kernels of Debian: 10 m
 	$(AS_ROOT) env GO="$(GO)" test/vm/run.sh $(VM_KERNELS)
 
 # Tests of sessions with both engines and the corpus, in virtual machines of arm64. ARM64 names some of the
-# parts, as in ARM64=supervisor/notify:trace. ARM64_KERNEL=trixie/linux-image-arm64-16k has pages of 16 KiB.
+# parts, as in ARM64=supervisor/notify:trace. ARM64_KERNEL=trixie/linux-image-arm64-16k has pages of 16 KiB. The tests of
+# sessions without namespaces need Landlock scopes, so Linux 6.12.
 ARM64 ?=
-ARM64_KERNEL ?= bookworm-security/linux-image-cloud-arm64
+ARM64_KERNEL ?= trixie/linux-image-cloud-arm64
 arm64: cross ## the tests of sessions and the external corpus on arm64, in virtual machines: hours
 	packaging/deps.sh places places-arm64
 	$(AS_ROOT) env GO="$(GO)" EVASIONS=$(EVASIONS) KERNEL=$(ARM64_KERNEL) test/arm64/run.sh $(ARM64)

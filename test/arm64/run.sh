@@ -8,7 +8,7 @@
 # supervisor; an ENGINE is listener or trace. Each part has a machine of its own.
 #
 # CACHE     kernels and the root file system, made when they are missing (/var/tmp/agentsh-places)
-# KERNEL    a suite of Debian and its package: bookworm-security/linux-image-cloud-arm64
+# KERNEL    a suite of Debian and its package: trixie/linux-image-cloud-arm64
 # EVASIONS  the corpus of bypasses
 # RACE_N    tries of its races (20)
 # RUN       tests to run, as -run of go test has it
@@ -20,7 +20,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 export CACHE=${CACHE:-/var/tmp/agentsh-places}
 corpus=${EVASIONS:-$root/../shared/evasions}
-kernel=${KERNEL:-bookworm-security/linux-image-cloud-arm64}
+kernel=${KERNEL:-trixie/linux-image-cloud-arm64}
 [ "$(id -u)" = 0 ] || { echo "arm64: needs root to make machines" >&2; exit 2; }
 mkdir -p "$CACHE"
 work=$(mktemp -d /var/tmp/arm64-run.XXXXXX)
