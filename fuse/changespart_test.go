@@ -45,6 +45,31 @@ func TestManyShortChangesShareAMessage(t *testing.T) {
 	}
 }
 
+// TestManyPathsAreInvalidated has more paths than fit in a message. The kernel caches the last as absent.
+func TestManyPathsAreInvalidated(t *testing.T) {
+	s := start(t, options{})
+	var paths []string
+	for _, c := range s.writeMany()[:1000] {
+		paths = append(paths, s.path(string(c.Path)))
+	}
+	last := s.path("last")
+	if _, err := os.Lstat(last); err == nil {
+		t.Fatal("it exists")
+	}
+	must(t, os.WriteFile(s.back("last"), nil, 0o644))
+	must(t, s.control.Invalidate(t.Context(), append(paths, last)...))
+	if _, err := os.Lstat(last); err != nil {
+		t.Error(err)
+	}
+	names := []wire.Name{wire.Name(strings.Repeat("x", messageBytes)), "y"}
+	if n := namesPart(names); n != 1 {
+		t.Errorf("%d names in a message", n)
+	}
+	if n := namesPart(names[1:]); n != 1 {
+		t.Errorf("%d of one name", n)
+	}
+}
+
 // writeMany makes files behind the mount, and returns more changes than fit in a message.
 func (s *session) writeMany() (list []wire.Change) {
 	for i := range 4001 {

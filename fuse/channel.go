@@ -31,7 +31,7 @@ type request struct {
 	Commit    bool            `json:"commit,omitempty"`
 	Changes   string          `json:"changes,omitempty"`    // tag of a mount
 	Baseline  bool            `json:"baseline,omitempty"`   // of all mounts
-	Forget    wire.Name       `json:"invalidate,omitempty"` // path inside the sandbox
+	Forget    []wire.Name     `json:"invalidate,omitempty"` // paths inside the sandbox
 	Purge     []string        `json:"purge,omitempty"`      // ids in the trash
 	Restore   *restoreRequest `json:"restore,omitempty"`
 	Init      int             `json:"init,omitempty"` // pid of the session's init

@@ -202,10 +202,34 @@ func (c *Control) Baseline(ctx context.Context) error {
 	return c.call(ctx, request{Baseline: true}, nil)
 }
 
-// Invalidate makes the kernel drop its caches at and below a path inside the sandbox.
-// The supervisor calls it after it has written to a backing itself.
-func (c *Control) Invalidate(ctx context.Context, path string) error {
-	return c.call(ctx, request{Forget: wire.Name(path)}, nil)
+// Invalidate makes the kernel drop its caches at and below paths inside the sandbox.
+// The supervisor calls it after it has written to a backing itself. Many paths share a
+// message.
+func (c *Control) Invalidate(ctx context.Context, paths ...string) error {
+	names := make([]wire.Name, len(paths))
+	for i, p := range paths {
+		names[i] = wire.Name(p)
+	}
+	for len(names) > 0 {
+		n := namesPart(names)
+		if err := c.call(ctx, request{Forget: names[:n]}, nil); err != nil {
+			return err
+		}
+		names = names[n:]
+	}
+	return nil
+}
+
+// namesPart returns how many of the names, at least one, fit in one message.
+func namesPart(list []wire.Name) int {
+	bytes := 0
+	for n, name := range list {
+		bytes += 6*len(name) + 8 // in JSON a byte of a name takes up to six bytes
+		if n > 0 && bytes > messageBytes/2 {
+			return n
+		}
+	}
+	return len(list)
 }
 
 // Restore moves a file from the trash back to its original name. The name must be free

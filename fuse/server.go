@@ -119,8 +119,8 @@ func (s *server) handle(ctx context.Context, r request) (forget func(), err erro
 	case len(s.mounts) == 0 || r.Configure != nil:
 	case r.Unfreeze != nil:
 		return s.unfreeze(r.Unfreeze)
-	case r.Forget != "":
-		return s.invalidate(string(r.Forget))
+	case len(r.Forget) > 0:
+		return s.invalidate(r.Forget)
 	case r.Restore != nil && !s.frozen:
 		return s.restore(r.Restore)
 	case r.Commit && !s.frozen:
@@ -322,15 +322,27 @@ func (s *server) changes(id uint64, tag string) error {
 	return fmt.Errorf("no mount is called %q", tag)
 }
 
-// invalidate finds the cached nodes at and below a path, for [server.handle].
-func (s *server) invalidate(path string) (forget func(), err error) {
-	m := s.mountOf(path)
-	if m == nil {
-		return nil, fmt.Errorf("%s is in no governed mount", shown(path))
+// invalidate finds the mounts of paths, and the cached nodes at and below them, for
+// [server.handle].
+func (s *server) invalidate(paths []wire.Name) (forget func(), err error) {
+	written := map[*mount][]string{}
+	for _, p := range paths {
+		m := s.mountOf(string(p))
+		if m == nil {
+			return nil, fmt.Errorf("%s is in no governed mount", shown(string(p)))
+		}
+		written[m] = append(written[m], strings.Trim(string(p)[len(m.files.path):], "/"))
 	}
-	rel := strings.Trim(path[len(m.files.path):], "/")
-	m.files.edits.Wrote(rel)
-	return func() { m.kernel.invalidate(rel) }, nil
+	for m, names := range written {
+		m.files.edits.Wrote(names...)
+	}
+	return func() {
+		for m, names := range written {
+			for _, rel := range names {
+				m.kernel.invalidate(rel)
+			}
+		}
+	}, nil
 }
 
 // mountOf returns the innermost mount that contains a path inside the sandbox.

@@ -198,18 +198,19 @@ func (s *Session) CheckWrite(name string) error { return s.env.files.checkWrite(
 
 // Written has commands see what was written behind the mounts of paths inside.
 func (s *Session) Written(paths []string) {
+	shown := make([]string, 0, len(paths))
 	for _, p := range paths {
 		if view.Below(p, s.confined.plan.Private...) {
 			continue // a tmpfs hides nothing from anybody
 		}
+		shown = append(shown, p)
 		if err := s.confined.accept(s.cfg.Files.Governed, p); err != nil {
 			s.life.end(wire.CauseFileServer, err)
 			return
 		}
-		if err := s.files.Invalidate(context.Background(), p); err != nil {
-			s.life.end(wire.CauseFileServer, fmt.Errorf("drop cached content: %w", err))
-			return
-		}
+	}
+	if err := s.files.Invalidate(context.Background(), shown...); err != nil {
+		s.life.end(wire.CauseFileServer, fmt.Errorf("drop cached content: %w", err))
 	}
 }
 

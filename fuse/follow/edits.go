@@ -29,8 +29,8 @@ type Edits struct {
 	told    int // events of this window
 	more    int // changes of this window that get no event of their own
 	timer   bool
-	known   map[string]time.Time // paths that the supervisor wrote, with everything below
-	direct  map[string]time.Time // files that commands wrote past the server
+	known   recent // paths that the supervisor wrote, with everything below
+	direct  recent // files that commands wrote past the server
 }
 
 // Bounds of [Edits].
@@ -46,7 +46,7 @@ const (
 // Flush. The first changes of list, events of them, get an event each. more counts those of
 // a second that get none; it is not 0 once a second at most.
 func NewEdits(tell func(list []Edit, events, more int)) *Edits {
-	return &Edits{tell: tell, pending: map[string]*Edit{}, known: map[string]time.Time{}, direct: map[string]time.Time{}}
+	return &Edits{tell: tell, pending: map[string]*Edit{}, known: newRecent(), direct: newRecent()}
 }
 
 // Note adds a change.
@@ -56,7 +56,7 @@ func (s *Edits) Note(e Edit) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.isKnown(e.Path) || e.Unsure && time.Since(s.direct[e.Path]) < ownWindow {
+	if s.isKnown(e.Path) || e.Unsure && time.Since(s.direct.at[e.Path]) < ownWindow {
 		return
 	}
 	if !s.timer {
@@ -84,37 +84,75 @@ func (s *Edits) Direct(path string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	remember(s.direct, path)
+	s.direct.add(path, time.Now())
 	if e := s.pending[path]; e != nil && e.Unsure {
 		delete(s.pending, path)
 	}
 }
 
-// remember stores a path and the time. It forgets old ones when there are many.
-func remember(paths map[string]time.Time, path string) {
-	now := time.Now()
-	if len(paths) >= maxKnown {
-		for p, at := range paths {
+// recent has paths with a time, of which those of the last ownWindow count.
+type recent struct {
+	at    map[string]time.Time
+	swept time.Time // when old paths were looked for
+}
+
+func newRecent() recent { return recent{at: map[string]time.Time{}} }
+
+// sweepInterval is the shortest time between two searches for old paths. A search looks at all of them.
+const sweepInterval = ownWindow / 8
+
+// add stores a path. It forgets old ones when there are many.
+func (r *recent) add(path string, now time.Time) {
+	if len(r.at) >= maxKnown && now.Sub(r.swept) >= sweepInterval {
+		r.swept = now
+		for p, at := range r.at {
 			if now.Sub(at) > ownWindow {
-				delete(paths, p)
+				delete(r.at, p)
 			}
 		}
 	}
-	if len(paths) < maxKnown {
-		paths[path] = now
+	if len(r.at) < maxKnown {
+		r.at[path] = now
 	}
 }
 
-// Wrote says that the supervisor wrote at a path, or below it.
-func (s *Edits) Wrote(path string) {
+// below reports whether a path above was stored at the same time.
+func (r *recent) below(path string, now time.Time) bool {
+	for {
+		i := strings.LastIndexByte(path, '/')
+		if i < 0 {
+			return false
+		}
+		path = path[:i]
+		if at, ok := r.at[path]; ok && at.Equal(now) {
+			return true
+		}
+	}
+}
+
+// Wrote says that the supervisor wrote at paths, or below them. A path below an earlier one of
+// the list costs no memory.
+func (s *Edits) Wrote(paths ...string) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	remember(s.known, path)
+	now := time.Now()
+	for _, path := range paths {
+		if s.known.below(path, now) {
+			delete(s.pending, path)
+			continue
+		}
+		s.known.add(path, now)
+		s.forget(path)
+	}
+}
+
+// forget drops the changes at and below a path. The caller holds mu.
+func (s *Edits) forget(path string) {
 	delete(s.pending, path)
-	if path == "" || len(s.pending) == 0 {
+	if path == "" {
 		return
 	}
 	for p := range s.pending {
@@ -126,15 +164,15 @@ func (s *Edits) Wrote(path string) {
 
 // isKnown reports whether the supervisor wrote at a path or above it. The caller holds mu.
 func (s *Edits) isKnown(path string) bool {
-	if len(s.known) == 0 {
+	if len(s.known.at) == 0 {
 		return false
 	}
 	for {
-		if at, ok := s.known[path]; ok {
+		if at, ok := s.known.at[path]; ok {
 			if time.Since(at) < ownWindow {
 				return true
 			}
-			delete(s.known, path)
+			delete(s.known.at, path)
 		}
 		i := strings.LastIndexByte(path, '/')
 		if i < 0 {

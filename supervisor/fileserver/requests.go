@@ -47,13 +47,13 @@ func (s *Server) ChangeParts(ctx context.Context, fn func([]wire.Change)) error 
 	return s.control.ChangeParts(ctx, s.cfg.Mounts[0].Path, fn)
 }
 
-// Invalidate drops the kernel's cached content of a governed path. Commands
+// Invalidate drops the kernel's cached content of governed paths. Commands
 // then see what was written to the backing directory.
-func (s *Server) Invalidate(ctx context.Context, path string) error {
+func (s *Server) Invalidate(ctx context.Context, paths ...string) error {
 	if s == nil {
 		return nil
 	}
-	return s.control.Invalidate(ctx, path)
+	return s.control.Invalidate(ctx, paths...)
 }
 
 // Restore restores a deleted file. force replaces an existing file.
