@@ -322,6 +322,11 @@ vm: build ## sandboxes in virtual machines of qemu, with kernels of Debian: 10 m
 	packaging/deps.sh places
 	$(AS_ROOT) env GO="$(GO)" test/vm/run.sh $(VM_KERNELS)
 
+.PHONY: vm-evasions
+vm-evasions: build ## the external corpus in sandboxes in virtual machines: 20 minutes
+	packaging/deps.sh places
+	$(AS_ROOT) env EVASIONS=$(EVASIONS) test/vm/evasions.sh $(VM_EVASIONS)
+
 # Tests of sessions with both engines and the corpus, in virtual machines of arm64. ARM64 names some of the
 # parts, as in ARM64=supervisor/notify:trace. ARM64_KERNEL=trixie/linux-image-arm64-16k has pages of 16 KiB. The tests of
 # sessions without namespaces need Landlock scopes, so Linux 6.12.

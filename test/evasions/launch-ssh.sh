@@ -21,42 +21,15 @@ end() {
 trap end EXIT
 trap 'status=143; exit' INT TERM
 
-# The sandbox has other paths: the variables of the policies are theirs.
-repo=/sandbox/workspace/repo startup=/usr/lib/agentsh/bash_startup.sh
-mkdir "$work/policies" "$work/agents"
-for file in "$here"/policies/*.yaml; do
-	# shellcheck disable=SC2016 # a variable of the policy
-	sed -e "s,\${STARTUP},$startup,; s,\${PROTECTED},$repo/project/held,; s,HOME: /home/sandbox,HOME: /sandbox/home," \
-		-e "s,/packaging/policies,$root/packaging/policies," -e "s,\.\./\.\./\.\./*,/," "$file" >"$work/policies/$(basename "$file")"
-done
-policy=$work/policies/$category.yaml
-for word; do
-	case $word in ALLOWED_PORT=*) sed -i "s/ports: \[1\]/ports: [${word#*=}]/" "$policy" ;; esac
-done
-printf 'version: 1\nname: evasions\nextends: [policies/%s.yaml]\nenv_inject: {BASH_ENV: %s}\n' "$category" "$startup" >"$work/policy.yaml"
-echo '# probes' >"$work/agents/prober.md"
-cat >"$work/harness.yaml" <<-END
-	agent: agents/prober.md
-	role: prober
-	runtime: command
-	command: [sh, -c, 'echo agent at work; read x </dev/zero']
-	policy: policy.yaml
-	security: {enabled: false}
-END
-mkdir -p "$work/repo/probes/$category" "$work/repo/project/held"
-cp -r "$probe" "$work/repo/probes/$category/"
-echo held >"$work/repo/project/held/file"
-git -C "$work/repo" init -q -b main
-git -C "$work/repo" add -A
-git -C "$work/repo" -c user.name=a -c user.email=a@example.com commit -q -m probe
+# shellcheck source=test/evasions/sandbox.sh
+. "$here/sandbox.sh"
+describe_run "$category" "[sh, -c, 'echo agent at work; read x </dev/zero']" "$@"
+make_repository "$category" "$probe"
 
 "$root/bin/agentctl" run "$work/harness.yaml" --repo "$work/repo" --out "$work/out" \
 	--backend ssh --connect ssh://root@place.example >"$work/log" 2>&1 &
 run=$!
-until grep -q 'agent at work' "$work/log"; do
-	kill -0 "$run" 2>/dev/null || { cat "$work/log" >&2; false; }
-	read -r -t 0.1 <> <(:) || :
-done
+wait_for_agent
 box=$(echo "$EV_SSH"/place/agentsh/remote/*)
 [ -d "$box/tree" ] || { echo "launch-ssh.sh: no sandbox in $EV_SSH/place" >&2; false; }
 pid=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' "$box/labels.json")

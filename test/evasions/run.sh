@@ -16,6 +16,8 @@
 #           beside.tsv says what differs. OUTER is that program, compiled
 # PROBE_BIN_DIR  programs of the probes, where there is no compiler
 # BACKEND   ssh: each probe runs in a sandbox of agentctl that is made over ssh, on this machine
+#           vm: probes run in sandboxes in virtual machines, one for each category. EV_VM_IMAGE is their image
+#           and PROBE_BIN_DIR has the programs. make vm-evasions does so
 #
 # A verdict is ok, "not held" (the attack worked, changed nothing outside, and
 # not-held.tsv says why, or beside.tsv does and nothing else happened) or FAIL:
@@ -52,6 +54,7 @@ place=$(mktemp -d /var/tmp/evasions.XXXXXX) || exit 2
 secret='' built=
 end() {
 	[ -n "$secret" ] && kill "$secret" 2>/dev/null
+	[ -z "${EV_VM:-}" ] || for run in "$EV_VM"/*/run; do "$here/end-vm.sh" "$(dirname "$run")"; done
 	[ "$built" != /opt/evasions-built ] || rm -rf "$built"
 	if [ -n "${KEEP:-}" ]; then echo "evasions: logs are in $place" >&2; else rm -rf "$place"; fi
 }
@@ -112,6 +115,12 @@ launch=$place/launch.sh
 if [ "${BACKEND:-}" = ssh ]; then
 	place_of_ssh
 	launch=$here/launch-ssh.sh OWN=no
+elif [ "${BACKEND:-}" = vm ]; then
+	export EV_VM=$place/vm EV_ROOT=$root
+	mkdir -p "$EV_VM/.config/agentsh"
+	printf 'version: 1\nvm: {driver: qemu, emulate: true}\n' >"$EV_VM/.config/agentsh/agentctl.yaml"
+	: >"$EV_VM/held"
+	launch=$here/launch-vm.sh OWN=no
 fi
 
 # A secret on the command line of a process outside, which no command may see.
@@ -154,7 +163,7 @@ workspace() {
 
 # supervisor_files prints the digests of the files that commands must not change.
 supervisor_files() {
-	sha256sum "$EV_POLICY" "$EV_CONFIG" "$place/bash_startup.sh" "$EV_AGENTSH" ${EV_SSH:+"$EV_SSH/held"} 2>&1
+	sha256sum "$EV_POLICY" "$EV_CONFIG" "$place/bash_startup.sh" "$EV_AGENTSH" ${EV_SSH:+"$EV_SSH/held"} ${EV_VM:+"$EV_VM/held"} 2>&1
 	find "${protected%/.git/hooks}" -exec stat -c '%n %s %a' {} +
 }
 
@@ -162,11 +171,15 @@ extra() {
 	local words=(WORKDIR="$EV_WORKSPACE" RACE_N="${RACE_N:-2000}" CONFIG_FILE="$EV_POLICY" STARTUP_FILE="$place/bash_startup.sh"
 		AUDIT_LOG="$EV_AUDIT" CONTROL_SOCK=/run/agentsh/agentsh.sock SUP_CLI_CMD="$EV_AGENTSH")
 	[ "$1" = file ] && words+=(PROTECTED="$protected")
-	if [ "${BACKEND:-}" = ssh ]; then # the sandbox has paths of its own
+	if [ -n "${BACKEND:-}" ]; then # the sandbox has paths of its own
 		words+=(WORKDIR=/sandbox/workspace/repo STARTUP_FILE=/usr/lib/agentsh/bash_startup.sh)
 		[ "$1" = file ] && words+=(PROTECTED=/sandbox/workspace/repo/project/held)
 	fi
-	[ -z "${PROBE_BIN_DIR:-}" ] || words+=(PROBE_BIN_DIR="$built")
+	if [ "${BACKEND:-}" = vm ]; then
+		words+=(PROBE_BIN_DIR=/sandbox/workspace/repo/built)
+	elif [ -n "${PROBE_BIN_DIR:-}" ]; then
+		words+=(PROBE_BIN_DIR="$built")
+	fi
 	echo "${words[*]}"
 }
 

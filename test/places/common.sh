@@ -22,13 +22,19 @@ with_probes() {
 	ln "$to/agentsh" "$to/repo/bin/agentsh"
 	cp "$here/probes.sh" "$to/"
 	echo "${RACE_N:-200}" >"$to/tries"
+	build_probes "$to/built"
+	chmod -R a+rX "$to"
+}
+
+# build_probes compiles the programs of the probes.
+build_probes() {
 	local probe
+	mkdir -p "$1"
 	for probe in "$corpus"/*/*.sh; do
 		if grep -q cbuild "$probe"; then
-			BUILD_ONLY=$to/built timeout 60 bash "$probe" >/dev/null 2>&1 </dev/null || true
+			BUILD_ONLY=$1 timeout 60 bash "$probe" >/dev/null 2>&1 </dev/null || true
 		fi
 	done
-	chmod -R a+rX "$to"
 }
 
 # mirror is where this machine gets its packages.
