@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/beneath"
-	"agentsh/internal/lazy"
 	"agentsh/internal/statedir"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
@@ -46,7 +46,11 @@ const (
 	previousName = "previous"
 )
 
-var sessionID = lazy.Regexp(`^[A-Za-z0-9_-]{1,64}$`)
+// isSessionID reports whether a text can name a session's directory.
+func isSessionID(s string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+	return s != "" && len(s) <= 64 && strings.Trim(s, letters) == ""
+}
 
 // OpenStore opens a store and creates it if it is missing. It refuses a
 // directory that others can change.
@@ -77,7 +81,7 @@ type Session struct {
 // sessions with an empty trash. [ErrFrozen] is in the chain of the error if the
 // workspace is frozen for a checkpoint or a rollback.
 func (s *Store) NewSession(r Record) (*Session, error) {
-	if !sessionID().MatchString(r.Session) {
+	if !isSessionID(r.Session) {
 		return nil, fmt.Errorf("store: session %.70q is no name", r.Session)
 	}
 	one := &Session{Record: r, dir: filepath.Join(s.dir, "sessions", r.Session)}
