@@ -237,6 +237,7 @@ for category; do
 		printf '%-28s %-11s %-9s %-34s %-26s %s\n' "$id" "$category" "$claim" "${result:0:34}" "$outside" "$verdict"
 	done < <(LAUNCH=$launch PREPARED_DIR=$place/$category/prepared OUTSIDE=$place/$category/outside EXTRA=$(extra "$category") \
 		"$corpus/run-all.sh" "$EV_WORKSPACE"/probes/"$category"/*.sh 2>/dev/null)
+	[ ! -e "${EV_VM:-/nowhere}/$category/run" ] || "$here/end-vm.sh" "$EV_VM/$category" # one machine at a time
 done
 echo "$total probes, $failed failed, $open not held"
 [ -n "${ONLY:-}" ] || [ "${OWN:-}" = no ] || [ "${BESIDE:-}" = whole ] || "$here/own.sh" || failed=$((failed + 1))
