@@ -68,10 +68,11 @@ type editOutput struct {
 // addFiles adds the tools for single files.
 func (t *Toolbox) addFiles() {
 	add(t, tool{name: "read", title: "Read a file", reads: true, description: "Read a text file of at most 16 MiB, by lines."}, t.read)
-	add(t, tool{name: "write", title: "Write a file",
+	add(t, tool{name: "write", title: "Write a file", writes: true,
 		description: "Create a file or replace its content. Missing directories are made. To change a part of a file, use edit."}, t.write)
-	add(t, tool{name: "edit", title: "Edit a file", description: "Replace text in a file. old_text must be exactly one place of the file, " +
-		"unless replace_all is set. An error says whether it was not found or not unique."}, t.edit)
+	add(t, tool{name: "edit", title: "Edit a file", writes: true,
+		description: "Replace text in a file. old_text must be exactly one place of the file, " +
+			"unless replace_all is set. An error says whether it was not found or not unique."}, t.edit)
 }
 
 // content reads a file of the sandbox.

@@ -81,7 +81,7 @@ func (t *Toolbox) addHistory() {
 		description: "Remember all files of the workspace as they are now. rollback goes back to that."}, t.checkpoint)
 	add(t, tool{name: "checkpoints", title: "List checkpoints", reads: true,
 		description: "List the states of the workspace that are remembered."}, t.checkpoints)
-	add(t, tool{name: "rollback", title: "Go back to a checkpoint",
+	add(t, tool{name: "rollback", title: "Go back to a checkpoint", writes: true,
 		description: "Make all files of the workspace what they were at a checkpoint. What is newer is lost, unless a checkpoint has it."},
 		t.rollback)
 }

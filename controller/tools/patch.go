@@ -28,7 +28,7 @@ type patchOutput struct {
 
 // addPatch adds apply_patch.
 func (t *Toolbox) addPatch() {
-	add(t, tool{name: "apply_patch", title: "Apply a patch",
+	add(t, tool{name: "apply_patch", title: "Apply a patch", writes: true,
 		description: "Create, change, move and delete text files by a patch: a unified diff, " +
 			"or the form with *** Begin Patch, *** Add File:, *** Update File:, *** Move to:, *** Delete File: and *** End Patch. " +
 			"Nothing is written unless every hunk fits."}, t.applyPatch)

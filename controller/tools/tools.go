@@ -39,6 +39,7 @@ type Toolbox struct {
 	refused  *Refused
 	commands commands
 	slots    chan struct{} // one for each running command
+	writing  chan struct{} // has an element while a tool changes files
 	calls    gate
 	ctx      context.Context
 	end      context.CancelFunc
@@ -61,7 +62,7 @@ func New(ctx context.Context, cfg Config) (*Toolbox, error) {
 		return nil, err
 	}
 	ctx, end := context.WithCancel(context.Background())
-	t := &Toolbox{cfg: cfg, ctx: ctx, end: end, slots: make(chan struct{}, maxRunning), refused: refused}
+	t := &Toolbox{cfg: cfg, ctx: ctx, end: end, slots: make(chan struct{}, maxRunning), writing: make(chan struct{}, 1), refused: refused}
 	t.server = mcp.NewServer(&mcp.Implementation{Name: cfg.Program, Version: cfg.Version}, &mcp.ServerOptions{
 		Instructions: instructions, Logger: cfg.Log, Capabilities: &mcp.ServerCapabilities{},
 	})
@@ -115,6 +116,7 @@ var errClosed = errors.New("the tools of this sandbox have ended")
 type tool struct {
 	name, title, description string
 	reads                    bool // changes nothing
+	writes                   bool // changes files, of which others may have read the former content: one at a time
 }
 
 // add adds a tool. Its schemas are those of its input and output types.
@@ -133,6 +135,15 @@ func add[In, Out any](t *Toolbox, about tool, handle func(context.Context, call,
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(t.ctx, func() { cancel(errClosed) })()
+		if about.writes {
+			select {
+			case t.writing <- struct{}{}:
+				defer func() { <-t.writing }()
+			case <-ctx.Done():
+				var none Out
+				return nil, none, context.Cause(ctx)
+			}
+		}
 		c := call{req: req, links: &[]mcp.Content{}}
 		text, out, err := handle(ctx, c, in)
 		if err != nil {

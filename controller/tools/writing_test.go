@@ -10,9 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller/sandbox"
@@ -159,5 +161,48 @@ func TestAWriteThatIsCancelledLeavesTheFile(t *testing.T) {
 	out, err := box.script(context.Background(), `cat "$1"; ls -A "${1%/*}"`, nil, 1<<10, file)
 	if err != nil || out.String() != "oldf\n" {
 		t.Errorf("%q %v", out, err)
+	}
+}
+
+// TestEditsAtOnceAreAllThere has several agents, or one that calls tools at once, edit one file.
+func TestEditsAtOnceAreAllThere(t *testing.T) {
+	client := connect(t, openTools(t))
+	call := func(name string, args map[string]any) string {
+		r, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: args})
+		switch {
+		case err != nil:
+			return err.Error()
+		case r.IsError:
+			return r.Content[0].(*mcp.TextContent).Text
+		}
+		return ""
+	}
+	const edits = 24
+	var before, after strings.Builder
+	for i := range edits {
+		fmt.Fprintf(&before, "line %d.\n", i)
+		fmt.Fprintf(&after, "edited %d.\n", i)
+	}
+	file := layout.Workspace + "/file"
+	if said := call("write", map[string]any{"path": file, "content": before.String()}); said != "" {
+		t.Fatal(said)
+	}
+	var wg sync.WaitGroup
+	for i := range edits {
+		wg.Go(func() {
+			name, args := "edit", map[string]any{"path": file, "old_text": fmt.Sprintf("line %d.", i), "new_text": fmt.Sprintf("edited %d.", i)}
+			if i%4 == 3 {
+				name, args = "apply_patch", map[string]any{"patch": fmt.Sprintf(
+					"*** Begin Patch\n*** Update File: %s\n@@\n-line %d.\n+edited %d.\n*** End Patch\n", file, i, i)}
+			}
+			if said := call(name, args); said != "" {
+				t.Errorf("%s %d: %s", name, i, said)
+			}
+		})
+	}
+	wg.Wait()
+	r, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "read", Arguments: map[string]any{"path": file}})
+	if err != nil || r.Content[0].(*mcp.TextContent).Text != after.String() {
+		t.Errorf("%v: %s", err, r.Content[0].(*mcp.TextContent).Text)
 	}
 }
