@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sys/unix"
 
 	"agentsh/controller"
+	"agentsh/internal/statedir"
 	"agentsh/internal/testenv"
 )
 
@@ -87,6 +89,24 @@ func (b *toolbox) close() {
 	b.t.Helper()
 	_ = b.session.Close() // closing twice is no error
 	awaitNoSessions(b.t, b.run)
+	awaitStore(b.t, filepath.Join(filepath.Dir(b.run), "state"))
+}
+
+// awaitStore waits until no session has a directory in the store of a state directory: what changed is
+// written after its socket is gone.
+func awaitStore(t testing.TB, state string) {
+	t.Helper()
+	eventually(t, func() bool {
+		locks, err := filepath.Glob(filepath.Join(state, "agentsh", "store", "sessions", "*", "lock"))
+		for _, name := range locks {
+			lock, failed := statedir.TakeLock(name, unix.LOCK_EX|unix.LOCK_NB)
+			if failed != nil {
+				return false
+			}
+			_ = lock.Close()
+		}
+		return err == nil
+	})
 }
 
 // awaitNoSessions waits until no session of a runtime directory is left.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -36,7 +37,25 @@ echo agent stops
 type going struct {
 	*fixture
 	cmd  *exec.Cmd
-	errs bytes.Buffer
+	errs messages
+}
+
+// messages are what a program prints. They may be read while it prints more.
+type messages struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (m *messages) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.all.Write(p)
+}
+
+func (m *messages) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.all.String()
 }
 
 // start starts a run and returns when its agent has printed text.

@@ -24,7 +24,7 @@ chmod 755 "$work" && chmod -R a+rX "$work"
 become() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
 
 natively() {
-	(cd "$2" && become "$1" env -i PATH=$path HOME="$3" LANG=C.UTF-8 timeout 60 bash -c "$4")
+	(cd "$2" && become "$1" env -i PATH=$path HOME="$3" LANG=C.UTF-8 timeout 300 bash -c "$4")
 }
 
 in_session() {
@@ -34,7 +34,7 @@ in_session() {
 	# shellcheck disable=SC2016 # the inner shell expands
 	[ "$1" = 0 ] || start=(unshare -m sh -c 'mount -t tmpfs none /mnt && mknod -m 666 /mnt/fuse c 10 229 && mount --bind /mnt/fuse /dev/fuse &&
 		umount -l /mnt && exec setpriv --reuid 1000 --regid 1000 --clear-groups "$@"' sh)
-	(cd "$2" && env -i PATH=$path HOME="$3" LANG=C.UTF-8 XDG_STATE_HOME="$3" "${start[@]}" timeout 60 "$work/agentsh" exec \
+	(cd "$2" && env -i PATH=$path HOME="$3" LANG=C.UTF-8 XDG_STATE_HOME="$3" "${start[@]}" timeout 300 "$work/agentsh" exec \
 		"${policy[@]}" --workspace "$2" -- bash -c "$4")
 }
 
