@@ -52,6 +52,7 @@ var ranks = map[string]int{
 	"internal/beneath":               0, // files below a descriptor, through no link
 	"internal/trash":                 1, // the file server saves deleted files, the command restores them
 	"internal/snapshot":              1, // checkpoints, previous content and the store of a user
+	"internal/memfile":               0, // every package that hands data to a process by a descriptor
 	"internal/fsmagic":               0, // both programs look at disks
 	"internal/siginfo":               0, // both programs wait for children
 	"internal/stdio":                 0, // the first messages of a stream, of both programs

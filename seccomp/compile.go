@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"sync"
 
 	scmp "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/memfile"
 )
 
 // newest is the highest system call number that was reviewed for this package. A newer call
@@ -202,11 +203,10 @@ func conditions(c Case) ([]scmp.ScmpCondition, error) {
 // export returns the program of a filter. ExportBPFMem would need a newer
 // libseccomp than distributions ship.
 func export(f *scmp.ScmpFilter) ([]byte, error) {
-	fd, err := unix.MemfdCreate("filter", unix.MFD_CLOEXEC)
+	file, err := memfile.New("filter", 0)
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), "filter")
 	defer file.Close()
 	if err := f.ExportBPF(file); err != nil {
 		return nil, err

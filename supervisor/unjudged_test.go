@@ -19,7 +19,9 @@ import (
 func TestASessionWithoutAnEngine(t *testing.T) {
 	if testenv.Outer() == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.Landlock)
-		testenv.Below(t, t.Name(), "whole", "unjudged", "OUTER_UID=60600", "HOME=/nonexistent")
+		for _, mode := range []string{"whole", "older"} { // OpenShell 0.1, and before
+			testenv.Below(t, t.Name(), mode, "unjudged", "OUTER_UID=60600", "HOME=/nonexistent")
+		}
 		return
 	}
 	cfg, log := testConfig(t, strings.NewReplacer(", /tmp, '/tmp/**'", "", "INJECTED:", "BASH_ENV: /usr/lib/agentsh/bash_startup.sh, INJECTED:").Replace(besidePolicy))

@@ -12,10 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"agentsh/internal/channel"
 	"agentsh/internal/listen"
+	"agentsh/internal/memfile"
 	"agentsh/internal/shim"
 	"agentsh/internal/wire"
 	"agentsh/seccomp/target"
@@ -94,11 +93,10 @@ func ready(result io.Reader) error {
 
 // MemoryFile is data in a file that has no name. It describes a session to its supervisor.
 func MemoryFile(data []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate(donatedBoot, unix.MFD_CLOEXEC)
+	f, err := memfile.New(donatedBoot, 0)
 	if err != nil {
-		return nil, fmt.Errorf("memory file: %w", err)
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), donatedBoot)
 	if _, err := f.WriteAt(data, 0); err != nil {
 		return nil, errors.Join(fmt.Errorf("memory file: %w", err), f.Close())
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/memfile"
 	"agentsh/supervisor/probe/trial"
 )
 
@@ -44,11 +45,10 @@ const (
 // files returns the descriptors 3 and 4 of the process. On a kernel without Landlock the
 // second one is /dev/null.
 func (c *Confinement) files() (spec, ruleset *os.File, err error) {
-	fd, err := unix.MemfdCreate("confinement", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	spec, err = memfile.New("confinement", unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, nil, fmt.Errorf("confinement: %w", err)
 	}
-	spec = os.NewFile(uintptr(fd), "confinement")
 	abi := LandlockABI()
 	var flags uint32
 	if abi > 0 {
@@ -60,7 +60,7 @@ func (c *Confinement) files() (spec, ruleset *os.File, err error) {
 	b.Write(binary.NativeEndian.AppendUint64(nil, c.Capabilities))
 	b.Write(c.Filter)
 	if _, err = spec.Write(b.Bytes()); err == nil {
-		_, err = unix.FcntlInt(spec.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+		err = memfile.Seal(spec)
 	}
 	if err == nil && abi == 0 {
 		ruleset, err = os.Open(os.DevNull)

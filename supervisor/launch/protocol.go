@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/memfile"
 )
 
 // Messages on the sockets of an init. Keep in step with init.h.
@@ -140,11 +142,10 @@ func (s *spec) file() (*os.File, error) {
 		return nil, fmt.Errorf("specification of %d bytes: at most %d", len(s.b), maxSpec)
 	}
 	order.PutUint32(s.b[8:], uint32(len(s.b)))
-	fd, err := unix.MemfdCreate("spec", unix.MFD_CLOEXEC)
+	f, err := memfile.New("spec", 0)
 	if err != nil {
-		return nil, fmt.Errorf("memory file: %w", err)
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "spec")
 	if _, err := f.WriteAt(s.b, 0); err != nil {
 		return nil, errors.Join(fmt.Errorf("write memory file: %w", err), f.Close())
 	}

@@ -4,6 +4,7 @@
  *   outer listener PROGRAM [ARG...]   notifies what the listener of OpenShell 0.1 names
  *   outer whole PROGRAM [ARG...]      that, and refuses what OpenShell 0.1 refuses to a workload:
  *                                     ptrace, further filters, mounts, a change of the user
+ *   outer older PROGRAM [ARG...]      has no listener, and refuses what OpenShell 0.0.30 to 0.0.111 refuse
  *   outer landlock1 PROGRAM [ARG...]  lets Landlock be that of Linux 5.13; landlock2: of 5.19
  *
  * The listener changes its answers by signals to this program. The program below it gets
@@ -23,10 +24,12 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -117,6 +120,67 @@ static void harden(void)
 	}
 }
 
+static void become(const char *id)
+{
+	uid_t uid = (uid_t)atoi(id);
+	if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0) {
+		perror("outer: change the user");
+		_exit(126);
+	}
+}
+
+static const int refused_before[] = { SYS_memfd_create, SYS_ptrace, SYS_bpf, SYS_process_vm_readv, SYS_process_vm_writev, SYS_pidfd_open,
+	                              SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_io_uring_setup, SYS_mount, SYS_fsopen, SYS_fsconfig,
+	                              SYS_fsmount, SYS_fspick, SYS_move_mount, SYS_open_tree, SYS_setns, SYS_umount2, SYS_pivot_root,
+	                              SYS_userfaultfd, SYS_perf_event_open };
+
+/* A call with some of the bits in an argument is refused. */
+static void refuse_bits(int call, int argument, unsigned bits)
+{
+	unless((unsigned)call, 4);
+	load(offsetof(struct seccomp_data, args) + 8 * (size_t)argument);
+	program[length++] = (struct sock_filter){ BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits };
+	answer(SECCOMP_RET_ERRNO | EPERM);
+	load(offsetof(struct seccomp_data, nr));
+}
+
+/* A call with a value of its first argument is refused. */
+static void refuse_value(int call, unsigned value)
+{
+	unless((unsigned)call, 4);
+	load(offsetof(struct seccomp_data, args[0]));
+	unless(value, 1);
+	answer(SECCOMP_RET_ERRNO | EPERM);
+	load(offsetof(struct seccomp_data, nr));
+}
+
+/* The program, below the filter of a workload of OpenShell 0.0.x. */
+static int older_filter(char **argv)
+{
+	if (getenv("OUTER_UID"))
+		become(getenv("OUTER_UID"));
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	load(offsetof(struct seccomp_data, nr));
+	EACH(refused_before, SECCOMP_RET_ERRNO | EPERM);
+	unless(SYS_clone3, 1);
+	answer(SECCOMP_RET_ERRNO | ENOSYS);
+	refuse_bits(SYS_execveat, 4, AT_EMPTY_PATH);
+	refuse_bits(SYS_unshare, 0, CLONE_NEWUSER);
+	refuse_bits(SYS_clone, 0, CLONE_NEWUSER);
+	refuse_value(SYS_socket, AF_PACKET);
+	refuse_value(SYS_socket, AF_BLUETOOTH);
+	refuse_value(SYS_socket, AF_VSOCK);
+	refuse_value(SYS_seccomp, SECCOMP_SET_MODE_FILTER);
+	answer(SECCOMP_RET_ALLOW);
+	if (install(0) < 0) {
+		perror("outer: refuse calls");
+		return 126;
+	}
+	execvp(argv[0], argv);
+	perror("outer: exec");
+	return 127;
+}
+
 /* A listener below this one is refused as by a kernel that has none. */
 static void hide(void)
 {
@@ -129,15 +193,6 @@ static void hide(void)
 	answer(SECCOMP_RET_ALLOW);
 	if (install(0) < 0) {
 		perror("outer: hide the listener");
-		_exit(126);
-	}
-}
-
-static void become(const char *id)
-{
-	uid_t uid = (uid_t)atoi(id);
-	if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0) {
-		perror("outer: change the user");
 		_exit(126);
 	}
 }
@@ -255,9 +310,11 @@ int main(int argc, char **argv)
 {
 	int sock[2], fd;
 	if (argc < 3) {
-		fprintf(stderr, "usage: outer plain|listener|hidden|some|whole|landlock1|landlock2 PROGRAM [ARG...]\n");
+		fprintf(stderr, "usage: outer plain|listener|hidden|some|whole|older|landlock1|landlock2 PROGRAM [ARG...]\n");
 		return 126;
 	}
+	if (strcmp(argv[1], "older") == 0)
+		return older_filter(argv + 2);
 	if (strncmp(argv[1], "landlock", 8) == 0)
 		version = argv[1][8] - '0';
 	answers = mmap(NULL, sizeof *answers, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
