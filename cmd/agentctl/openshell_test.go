@@ -22,9 +22,12 @@ func atOpenShell(t *testing.T, agent, more string) (*fixture, *openshelldouble.D
 	return p, d
 }
 
+// given are the guarantees that the policy of a fixture has and OpenShell does not hold.
+const given = "without: [baseline_files, binary_descendants, commands, env, file_metadata, file_operations, file_parts, git_guard, " +
+	"path_readings, private_addresses, resource_limits, signals, unix_sockets]"
+
 func TestRunsAtADoubleOfOpenShell(t *testing.T) {
-	p, d := atOpenShell(t, `env >a.txt; git commit -qam changed`, ", without: [baseline_files, binary_descendants, commands, env, "+
-		"file_metadata, file_operations, file_parts, git_guard, path_readings, private_addresses, resource_limits, signals, unix_sockets]")
+	p, d := atOpenShell(t, `env >a.txt; git commit -qam changed`, ", "+given)
 	r, code := p.run()
 	if code != 0 || r.Backend != "openshell" || r.Image == nil || r.Image.Name != openshelldouble.Image || len(r.Commits) != 1 {
 		t.Fatalf("exit code %d: %+v, image %+v", code, r.Error, r.Image)
@@ -55,5 +58,27 @@ func TestAPolicyThatOpenShellCannotHoldIsRefused(t *testing.T) {
 	if out, errs, code := p.try("", "lint", "--repo", "repo", "harness.yaml"); code != controller.ExitConfiguration ||
 		!strings.Contains(out+errs, "container.pids: OpenShell decides about the containers of its sandboxes") {
 		t.Errorf("%d %s %s", code, out, errs)
+	}
+}
+
+// TestTheStartOfAGatewayIsConfigured has no run: each is refused before.
+func TestTheStartOfAGatewayIsConfigured(t *testing.T) {
+	p := newFixture(t, "true", "image: "+openshelldouble.Image+"\nbackend: openshell\n")
+	p.setenv = append(p.setenv, "XDG_CONFIG_HOME="+p.path("config"))
+	const address = "gateway: 'http://127.0.0.1:1'"
+	for config, want := range map[string]string{
+		"{gateway: 'https://gateway.example.com', start: true}": "the gateway is at another machine",
+		"{gateway: 'https://127.0.0.1:1', start: []}":           "start names no program",
+		"{gateway: 'https://127.0.0.1:1', start: yes}":          "agentctl.yaml:1:",
+		"{start: true}":                    "no gateway of OpenShell is active",
+		"{gateway: missing}":               "gateway missing is not registered",
+		"{" + address + ", " + given + "}": "systemctl --user start openshell-gateway",
+		"{" + address + ", start: [sh, -c, 'echo none >&2; exit 1'], " + given + "}": "none",
+	} {
+		p.write("config/agentsh/agentctl.yaml", "openshell: "+config+"\n", 0o644)
+		out, errs, code := p.try("", "run", "harness.yaml", "--repo", "repo", "--out", "out")
+		if code == 0 || !strings.Contains(out+errs, want) {
+			t.Errorf("%s: exit code %d: %s%s", config, code, out, errs)
+		}
 	}
 }

@@ -161,6 +161,9 @@ func (s State) Sandboxes() string { return filepath.Join(string(s), "sandboxes")
 // Machines holds one directory for each virtual machine of agentctl.
 func (s State) Machines() string { return filepath.Join(string(s), "machines") }
 
+// OpenShell holds the output of a gateway that agentctl started, and the lock for it.
+func (s State) OpenShell() string { return filepath.Join(string(s), "openshell") }
+
 // Lock is the file that orders agentctl's changes of [State.Runs] and [State.Sandboxes].
 func (s State) Lock() string { return filepath.Join(string(s), "lock") }
 

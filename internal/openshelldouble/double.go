@@ -121,6 +121,9 @@ func (d *Double) Restart() {
 	d.start(d.address)
 }
 
+// Down ends the gateway until [Double.Restart].
+func (d *Double) Down() { d.server.Stop() }
+
 // certificate makes a certificate and its key, once: that of the gateway, or one that by signed.
 func (d *Double) certificate(name string, by *tls.Certificate) tls.Certificate {
 	certFile, keyFile := filepath.Join(d.dir, name+"ca.pem"), filepath.Join(d.dir, name+"key.pem")

@@ -59,6 +59,9 @@ func (s Dir) Sandboxes() string { return s.state.Sandboxes() }
 // Machines is [layout.State.Machines]. It is made when it is needed.
 func (s Dir) Machines() string { return s.state.Machines() }
 
+// OpenShell is [layout.State.OpenShell]. It is made when it is needed.
+func (s Dir) OpenShell() string { return s.state.OpenShell() }
+
 // lockWait is how long Lock waits. Nobody holds the lock that long, unless it was
 // stopped.
 const lockWait = 10 * time.Second

@@ -15,6 +15,7 @@ import (
 	"agentsh/controller/harness"
 	rules "agentsh/controller/openshell"
 	"agentsh/controller/sandbox/openshell"
+	"agentsh/controller/sandbox/openshell/gateways"
 	"agentsh/controller/sandbox/vm"
 	"agentsh/controller/webhook"
 	"agentsh/internal/prometheus"
@@ -43,6 +44,7 @@ type config struct {
 	otlp    collector
 	metrics prometheus.Config
 	gateway openshell.Gateway
+	start   []string // starts the gateway of this machine; empty: nothing does
 	without []string // guarantees that OpenShell does not hold and a run may lose
 
 	hasMachine, hasCluster, hasGateway bool
@@ -61,7 +63,7 @@ func readConfig() (config, error) {
 			c.webhook, c.keyFile = of.webhook, of.keyFile
 		}
 		if of.hasGateway {
-			c.gateway, c.without = of.gateway, of.without
+			c.gateway, c.start, c.without = of.gateway, of.start, of.without
 		}
 		if of.hasMachine {
 			c.machine = of.machine
@@ -184,6 +186,7 @@ func (r *configReader) openshell(n *strictyaml.Node, c *config) {
 	c.hasGateway = true
 	r.Fields(n, "openshell", map[string]func(*strictyaml.Node){
 		"gateway":    func(n *strictyaml.Node) { g.Address, _ = r.Text(n) },
+		"start":      func(n *strictyaml.Node) { c.start = r.start(n) },
 		"workspace":  func(n *strictyaml.Node) { g.Workspace, _ = r.Text(n) },
 		"ca":         func(n *strictyaml.Node) { g.CA = r.path(n, "the certificates") },
 		"cert":       func(n *strictyaml.Node) { g.Cert = r.path(n, "the certificate") },
@@ -201,6 +204,24 @@ func (r *configReader) openshell(n *strictyaml.Node, c *config) {
 			})
 		},
 	})
+}
+
+// start reads the command that starts the gateway of this machine: true is that of OpenShell's packages.
+func (r *configReader) start(n *strictyaml.Node) (command []string) {
+	if n.Kind != strictyaml.List {
+		if yes, _ := r.Bool(n); yes {
+			return gateways.Service
+		}
+		return nil
+	}
+	r.Items(n, func(item *strictyaml.Node) {
+		word, _ := r.Text(item)
+		command = append(command, word)
+	})
+	if len(command) == 0 || command[0] == "" {
+		r.Fail(n, "write start: true, or start: [PROGRAM, ARGUMENT]", "start names no program")
+	}
+	return command
 }
 
 // network reads an interface of this host for a virtual machine.

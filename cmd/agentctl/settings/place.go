@@ -53,7 +53,7 @@ func (f *Placement) Add(cmd *cobra.Command) {
 			"or of a socket where 'agentsh serve --listen' answers: "+socket.Forms+
 			"; or of the engine for docker and podman: unix://PATH, ssh://USER@HOST, tcp://HOST:PORT, context:NAME or connection:NAME "+
 			"(default: that of its own program); or of a cluster: "+kubernetes.Forms+"; or at Blaxel: "+blaxel.Forms+
-			"; or of a gateway of OpenShell: https://HOST:PORT")
+			"; or of a gateway of OpenShell: https://HOST:PORT, or its name there")
 	cmd.Flags().
 		StringVar(&f.Key, "connect-key", "", "`FILE` with the key of the place, for --backend socket, or with the API key for --backend blaxel")
 	cmd.Flags().DurationVar(&f.Lease, "lease", remote.DefaultLease,
@@ -237,7 +237,8 @@ func (f Placement) openGateway(state statedir.Dir, agentsh string) (sandbox.Back
 	}
 	c.gateway.Address = cmp.Or(f.Connect, c.gateway.Address)
 	b, err := openshell.Open(openshell.Config{
-		Gateway: c.gateway, Without: c.without, State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look,
+		Gateway: c.gateway, Start: c.start, Without: c.without, State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look,
+		Getenv: os.Getenv,
 	})
 	if err != nil {
 		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "see doc/platforms/openshell.md"}

@@ -20,17 +20,40 @@ import (
 	"google.golang.org/grpc/status"
 
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/openshell/gateways"
 	pb "agentsh/internal/openshellpb"
 	"agentsh/internal/text"
 )
 
 // Gateway is a gateway and how it is reached.
 type Gateway struct {
-	Address   string // https://HOST:PORT; http:// for loopback alone
+	Address   string // https://HOST:PORT; http:// for loopback alone; or the name of a registered one; empty: the active one
 	Workspace string // empty: default
 	CA        string // file with certificates; empty: those of this machine
 	Cert, Key string // files of a client certificate; empty: none
 	TokenFile string // file with a bearer token (JWT or OIDC), read again for each request; empty: none
+}
+
+// find completes what is not written down by what OpenShell's program registered.
+func (g *Gateway) find(getenv func(string) string) error {
+	if strings.Contains(g.Address, "://") {
+		return nil
+	}
+	r, err := gateways.Find(g.Address, getenv)
+	if err != nil {
+		return err
+	}
+	g.Address = r.Address
+	if g.CA == "" {
+		g.CA = r.CA
+	}
+	if g.Cert == "" && g.Key == "" {
+		g.Cert, g.Key = r.Cert, r.Key
+	}
+	if g.TokenFile == "" {
+		g.TokenFile = r.TokenFile
+	}
+	return nil
 }
 
 // defaultWorkspace is the workspace of requests that name none.
@@ -42,6 +65,7 @@ const minor = "0.1."
 // gateway is a connection to a gateway.
 type gateway struct {
 	client    pb.OpenShellClient
+	conn      *grpc.ClientConn
 	workspace string
 }
 
@@ -81,7 +105,7 @@ func newGateway(g Gateway) (*gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway %s: %w", g.Address, err)
 	}
-	return &gateway{pb.NewOpenShellClient(conn), cmp.Or(g.Workspace, defaultWorkspace)}, nil
+	return &gateway{pb.NewOpenShellClient(conn), conn, cmp.Or(g.Workspace, defaultWorkspace)}, nil
 }
 
 // maxMessage bounds a message of the gateway, in bytes.
@@ -121,11 +145,11 @@ type bearer struct {
 
 // GetRequestMetadata implements [credentials.PerRPCCredentials]. The file may have a new token each time.
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	data, err := os.ReadFile(b.file)
+	token, err := gateways.Token(b.file, time.Now())
 	if err != nil {
-		return nil, fmt.Errorf("token of the gateway: %w", err)
+		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
-	return map[string]string{"authorization": "Bearer " + strings.TrimSpace(string(data))}, nil
+	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
 // RequireTransportSecurity implements [credentials.PerRPCCredentials].
@@ -146,20 +170,33 @@ func (g *gateway) check(ctx context.Context) error {
 	}
 	if !strings.HasPrefix(strings.TrimPrefix(h.GetVersion(), "v"), minor) {
 		return &sandbox.End{
-			Kind: sandbox.EndRefused, Text: fmt.Sprintf("the gateway is OpenShell %.40q, this agentctl speaks to %sx", h.GetVersion(), minor),
+			Kind: sandbox.EndRefused,
+			Text: fmt.Sprintf("the gateway is OpenShell %.40q, this agentctl speaks to %sx", h.GetVersion(), minor),
 			Hint: "install a gateway of " + minor + "x, or reach a sandbox of 0.0.x by SSH with --backend exec: see doc/platforms/openshell.md",
 		}
 	}
 	if h.GetStatus() == pb.ServiceStatus_SERVICE_STATUS_UNHEALTHY {
 		return &sandbox.End{
 			Kind: sandbox.EndUnreachable,
-			Text: "the gateway says that it is not healthy",
+			Text: "the gateway says that it is not healthy", Err: errUnhealthy,
 			Hint: "look at its log, and start the run again",
 		}
 	}
 	// Health needs no user. This does.
 	_, err = g.client.ListSandboxes(ctx, &pb.ListSandboxesRequest{PageSize: 1, WorkspaceScope: g.scope()})
 	return explain("list sandboxes", err)
+}
+
+var errUnhealthy = errors.New("not healthy")
+
+// health implements [gateways.Health].
+func (g *gateway) health(ctx context.Context) (answers bool, err error) {
+	g.conn.ResetConnectBackoff() // it may have started since the last question
+	err = g.check(ctx)
+	var end *sandbox.End
+	silent := errors.As(err, &end) && end.Kind == sandbox.EndUnreachable && !errors.Is(err, errUnhealthy) &&
+		!strings.Contains(end.Text, "tls: ")
+	return !silent, err
 }
 
 // list lists the sandboxes with a label.
@@ -226,7 +263,10 @@ func explain(what string, err error) error {
 	case codes.ResourceExhausted:
 		end.Kind, end.Hint = sandbox.EndQuota, "delete sandboxes ('agentctl gc' finds those of this host), or have the quota raised"
 	case codes.Unavailable, codes.DeadlineExceeded:
-		end.Kind, end.Hint = sandbox.EndUnreachable, "is the gateway running? 'openshell gateway start' starts or resumes it"
+		end.Kind, end.Hint = sandbox.EndUnreachable, "is the gateway running? '"+strings.Join(
+			gateways.Service,
+			" ",
+		)+"' starts the one of the packages"
 		if strings.Contains(s.Message(), "tls: ") {
 			end.Hint = "see ca, and cert and key of openshell in agentctl.yaml: the gateway and agentctl must know each other's certificate"
 		}

@@ -10,10 +10,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/openshell/gateways"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
@@ -25,13 +27,15 @@ const Name = "openshell"
 // Config configures a backend.
 type Config struct {
 	Gateway Gateway
+	Start   []string // the command that starts the gateway of this machine if none answers; empty: none
 	// Without are the guarantees that OpenShell does not hold and the operator gives up: see
 	// [agentsh/controller/openshell.Guarantees].
 	Without []string
 	State   statedir.Dir
-	Agentsh string        // path of the supervisor's program; empty: see [agentfile.Find]
-	Lease   time.Duration // see [remote.Config]
-	Look    bool          // see [remote.Config]
+	Agentsh string              // path of the supervisor's program; empty: see [agentfile.Find]
+	Lease   time.Duration       // see [remote.Config]
+	Look    bool                // see [remote.Config]
+	Getenv  func(string) string // finds a registered gateway
 }
 
 // Backend makes sandboxes in one workspace of a gateway.
@@ -44,6 +48,14 @@ type Backend struct {
 // Open makes a backend. It connects to nothing yet.
 func Open(cfg Config) (*Backend, error) {
 	cfg.Lease = cmp.Or(cfg.Lease, remote.DefaultLease)
+	if err := cfg.Gateway.find(cfg.Getenv); err != nil {
+		return nil, err
+	}
+	if len(cfg.Start) > 0 {
+		if err := gateways.Local(cfg.Gateway.Address); err != nil {
+			return nil, err
+		}
+	}
 	g, err := newGateway(cfg.Gateway)
 	if err != nil {
 		return nil, err
@@ -86,7 +98,11 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 			return err
 		}
 	}
-	return b.gateway.check(ctx)
+	if len(b.cfg.Start) == 0 {
+		return b.gateway.check(ctx)
+	}
+	start := gateways.Starter{Command: b.cfg.Start, Dir: b.cfg.State.OpenShell(), Environ: os.Environ()}
+	return start.Ensure(ctx, b.gateway.health)
 }
 
 // Create implements [sandbox.Backend].
