@@ -43,10 +43,11 @@ const Image = "ghcr.io/example/agent:1"
 // Double is a gateway.
 type Double struct {
 	pb.UnimplementedOpenShellServer
-	t       testing.TB
-	dir     string
-	server  *grpc.Server
-	address string
+	t        testing.TB
+	dir      string
+	server   *grpc.Server
+	listener net.Listener
+	address  string
 
 	mu        sync.Mutex
 	mutual    bool // only callers with a certificate are admitted
@@ -95,7 +96,7 @@ func (d *Double) start(address string) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	d.address = l.Addr().String()
+	d.address, d.listener = l.Addr().String(), l
 	d.server = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -112,17 +113,21 @@ func (d *Double) start(address string) {
 		}),
 	)
 	pb.RegisterOpenShellServer(d.server, d)
-	go func() { _ = d.server.Serve(l) }()
+	server := d.server
+	go func() { _ = server.Serve(l) }() // ends with the server
 }
 
 // Restart ends the gateway with all its streams and starts it again at the same address. Its sandboxes stay.
 func (d *Double) Restart() {
-	d.server.Stop()
+	d.Down()
 	d.start(d.address)
 }
 
 // Down ends the gateway until [Double.Restart].
-func (d *Double) Down() { d.server.Stop() }
+func (d *Double) Down() {
+	d.server.Stop()
+	_ = d.listener.Close() // a server that was stopped before it served closes it later
+}
 
 // certificate makes a certificate and its key, once: that of the gateway, or one that by signed.
 func (d *Double) certificate(name string, by *tls.Certificate) tls.Certificate {

@@ -263,11 +263,9 @@ func explain(what string, err error) error {
 	case codes.ResourceExhausted:
 		end.Kind, end.Hint = sandbox.EndQuota, "delete sandboxes ('agentctl gc' finds those of this host), or have the quota raised"
 	case codes.Unavailable, codes.DeadlineExceeded:
-		end.Kind, end.Hint = sandbox.EndUnreachable, "is the gateway running? '"+strings.Join(
-			gateways.Service,
-			" ",
-		)+"' starts the one of the packages"
-		if strings.Contains(s.Message(), "tls: ") {
+		end.Kind = sandbox.EndUnreachable
+		end.Hint = "is the gateway running? '" + strings.Join(gateways.Service, " ") + "' starts the one of the packages"
+		if refusesTLS(s.Message()) {
 			end.Hint = "see ca, and cert and key of openshell in agentctl.yaml: the gateway and agentctl must know each other's certificate"
 		}
 	case codes.Canceled:
@@ -278,6 +276,12 @@ func explain(what string, err error) error {
 		end.Hint = "see doc/platforms/openshell.md"
 	}
 	return end
+}
+
+// refusesTLS reports whether a connection failed by a certificate. A gateway may close a connection before its reason
+// is read.
+func refusesTLS(message string) bool {
+	return strings.Contains(message, "tls: ") || strings.Contains(message, "broken pipe") || strings.Contains(message, "connection reset")
 }
 
 // passes reports whether a gateway may answer again.
