@@ -192,6 +192,9 @@ func (t *Toolbox) edit(ctx context.Context, _ call, in editInput) (string, editO
 		return "", out, fmt.Errorf("old_text is not unique in %s: it is there %d times, at lines %s; add lines around it, or set replace_all",
 			text.Visible(out.Path), out.Replacements, places(before, in.OldText))
 	}
+	if size := len(before) + out.Replacements*(len(in.NewText)-len(in.OldText)); size > maxFile {
+		return "", out, fmt.Errorf("the new content would have %d bytes: at most %d MiB", size, maxFile>>20)
+	}
 	head, _, _ := strings.Cut(before, in.OldText)
 	out.Line = 1 + strings.Count(head, "\n")
 	done, err := t.replace(ctx, in.Path, before, strings.ReplaceAll(before, in.OldText, in.NewText))
@@ -228,9 +231,9 @@ func notFound(name, all, old string) error {
 	}
 	if wanted := flat(old); wanted != "" && strings.Contains(flat(all), wanted) {
 		first := strings.TrimSpace(strings.SplitN(strings.TrimSpace(old), "\n", 2)[0])
-		n := 0
+		n, first := 0, flat(first) // once: it may be as long as the file
 		for line := range strings.Lines(all) {
-			if n++; strings.Contains(flat(line), flat(first)) {
+			if n++; strings.Contains(flat(line), first) {
 				return fmt.Errorf("%s: the blanks differ; line %d is %q", message, n, strings.TrimRight(line, "\n"))
 			}
 		}

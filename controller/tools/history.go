@@ -129,11 +129,12 @@ func (o *changesOutput) add(list []Change) string {
 	return b.String()
 }
 
-// readableScript prints the arguments that the policy lets commands read.
-const readableScript = `for f; do head -c 1 -- "$f" >/dev/null 2>&1 && printf '%s\0' "$f"; done; :`
+// readableScript prints the arguments that are files which commands can read. A link is none: the lines
+// are not those of the file that it leads to. Opening a FIFO would wait for its other end.
+const readableScript = `for f; do [ -f "$f" ] && [ ! -L "$f" ] && head -c 1 -- "$f" >/dev/null 2>&1 && printf '%s\0' "$f"; done; :`
 
-// hide leaves out the lines of files that commands may not read, and of those that were
-// removed from outside. The lines were compared outside of the policy.
+// hide leaves out the lines of files that commands may not read, and of those that are gone: whether
+// commands could read them cannot be tried any more. The lines were compared outside of the policy.
 func (t *Toolbox) hide(ctx context.Context, list []Change) error {
 	const many = 500 // arguments of a script
 	readable := map[string]bool{}
@@ -152,8 +153,7 @@ func (t *Toolbox) hide(ctx context.Context, list []Change) error {
 	}
 	for i := range list {
 		c := &list[i]
-		removed := c.Kind == wire.Deleted && c.By == ""
-		if !readable[path.Join(t.cfg.History.Dir(), string(c.Path))] && !removed {
+		if !readable[path.Join(t.cfg.History.Dir(), string(c.Path))] {
 			c.Diff = ""
 		}
 	}

@@ -24,6 +24,7 @@ cd -- "$1" && exec find . -mindepth 1 -maxdepth 1 -print0 -exec stat -c '%F %a %
 	globScript = `if [ ! -d "$1" ]; then exit 42; fi
 find "$1" -name .git -prune -o ! -type d -print0 2>/dev/null || true`
 	grepScript = `if [ ! -e "$1" ]; then exit 41; fi
+if [ ! -f "$1" ] && [ ! -d "$1" ]; then exit 42; fi
 p=$1; e=$2; shift 2
 grep -E -q -e "$e" /dev/null; [ $? -le 1 ] || exit 2
 grep -Z -q x /dev/null 2>/dev/null; [ $? -gt 1 ] || set -- -Z --exclude-dir=.git "$@"
@@ -211,7 +212,7 @@ func (t *Toolbox) grep(ctx context.Context, _ call, in grepInput) (string, grepO
 	}
 	said, err := t.script(ctx, grepScript, nil, maxScanned, append([]string{root, in.Pattern}, flags...)...)
 	if err != nil {
-		return "", out, t.place(root, err, "")
+		return "", out, t.place(root, err, "neither a file nor a directory")
 	}
 	var b strings.Builder
 	for line := range strings.Lines(said.String()) {
