@@ -36,6 +36,7 @@ const toolsPolicy = `version: 1
 name: tools
 file_rules:
   - {name: no-secrets, paths: ["${PROJECT_ROOT}/secret/**"], operations: ["*"], decision: deny, message: keys stay here}
+  - {name: no-locked, paths: ["${PROJECT_ROOT}/locked/**"], operations: [read], decision: deny, message: not read here}
   - {name: work, paths: ["${PROJECT_ROOT}", "${PROJECT_ROOT}/**", "/tmp", "/tmp/**"], operations: ["*"], decision: allow}
   - {name: programs, paths: ["/usr/**", "/bin/**", "/lib/**", "/lib64/**"], operations: [read, list, stat, execute], decision: allow}
   - {name: machine, paths: ["/", "/etc", "/etc/**", "/proc", "/proc/**"], operations: [read, list, stat], decision: allow}
@@ -60,7 +61,7 @@ func openTools(t testing.TB, opts *mcp.ClientOptions, flags ...string) *toolbox 
 			t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{b.dir, filepath.Join(b.dir, "secret"), b.run} {
+	for _, dir := range []string{b.dir, filepath.Join(b.dir, "secret"), filepath.Join(b.dir, "locked"), b.run} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -68,8 +69,10 @@ func openTools(t testing.TB, opts *mcp.ClientOptions, flags ...string) *toolbox 
 	if err := os.WriteFile(filepath.Join(base, "policy.yaml"), []byte(toolsPolicy), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(b.dir, "secret", "key"), []byte("k"), 0o644); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{"secret", "locked"} {
+		if err := os.WriteFile(filepath.Join(b.dir, dir, "key"), []byte("k"+dir), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	argv := append([]string{"mcp", "-p", filepath.Join(base, "policy.yaml"), "-w", b.dir}, flags...)
 	b.cmd = exec.Command(filepath.Join(bin, "agentsh"), argv...)
@@ -173,7 +176,7 @@ func TestToolsRunCommandsUnderThePolicy(t *testing.T) {
 		t.Errorf("%v", out)
 	}
 	b.says("exec", args{"argv": []string{"cat"}, "stdin": "typed"}, "typed")
-	out = b.says("exec", args{"argv": []string{"curl", "x"}}, "agentsh: denied: curl x", "no-curl", "policy.yaml:10:", "no downloads")
+	out = b.says("exec", args{"argv": []string{"curl", "x"}}, "agentsh: denied: curl x", "no-curl", "policy.yaml:11:", "no downloads")
 	if out["exit_code"] != 126.0 || out["end"] != "denied" {
 		t.Errorf("%v", out)
 	}

@@ -28,6 +28,7 @@ type commands struct {
 	last int
 	of   map[string]*command
 	done []*command // ended, oldest first
+	live map[*command]bool
 }
 
 // command is one command of the exec tool.
@@ -49,19 +50,29 @@ func (c *commands) add(shown string, kill context.CancelCauseFunc) *command {
 	defer c.mu.Unlock()
 	c.last++
 	one := &command{
-		id: fmt.Sprintf("c%d", c.last), shown: shown, output: &output{}, kill: kill, ended: make(chan struct{}), started: time.Now(),
+		id: fmt.Sprintf("c%d", c.last), shown: shown, output: &output{room: maxKept}, kill: kill, ended: make(chan struct{}), started: time.Now(),
 	}
 	if c.of == nil {
-		c.of = map[string]*command{}
+		c.of, c.live = map[string]*command{}, map[*command]bool{}
 	}
-	c.of[one.id] = one
+	c.of[one.id], c.live[one] = one, true
+	c.share()
 	return one
+}
+
+// share divides the room for the outputs of running commands among them. The caller holds mu.
+func (c *commands) share() {
+	for one := range c.live {
+		one.output.limit(min(maxKept, maxAll/len(c.live)))
+	}
 }
 
 // retire bounds what is kept of ended commands.
 func (c *commands) retire(one *command) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	delete(c.live, one)
+	c.share()
 	c.done = append(c.done, one)
 	all := 0
 	for _, d := range c.done {
@@ -132,7 +143,7 @@ func (t *Toolbox) addCommands() {
 		description: "End a command with everything that it started, and return the rest of its output."}, t.execKill)
 	t.server.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "output", Title: "Output of a command", MIMEType: "text/plain", URITemplate: outputURI + "{command_id}",
-		Description: "All output of a command that is kept: at most the newest 8 MiB.",
+		Description: "All output of a command that is kept: at most the newest 8 MiB, or its share of 64 MiB if more than 8 commands run.",
 	}, t.readOutput)
 }
 
@@ -390,12 +401,17 @@ func (t *Toolbox) execKill(ctx context.Context, c call, in killInput) (string, e
 }
 
 // readOutput is the output of a command as a resource.
-func (t *Toolbox) readOutput(_ context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+func (t *Toolbox) readOutput(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 	id, _ := strings.CutPrefix(req.Params.URI, outputURI)
 	one, err := t.commands.find(id)
 	if err != nil {
 		return nil, mcp.ResourceNotFoundError(req.Params.URI)
 	}
+	leave, err := enter(ctx, t.limits.contents)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	total, kept := one.output.size()
 	p, err := one.output.read(total-int64(kept), maxKept*2)
 	if err != nil {

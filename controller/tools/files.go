@@ -67,7 +67,8 @@ type editOutput struct {
 
 // addFiles adds the tools for single files.
 func (t *Toolbox) addFiles() {
-	add(t, tool{name: "read", title: "Read a file", reads: true, description: "Read a text file of at most 16 MiB, by lines."}, t.read)
+	add(t, tool{name: "read", title: "Read a file", reads: true, contents: true,
+		description: "Read a text file of at most 16 MiB, by lines."}, t.read)
 	add(t, tool{name: "write", title: "Write a file", writes: true,
 		description: "Create a file or replace its content. Missing directories are made. To change a part of a file, use edit."}, t.write)
 	add(t, tool{name: "edit", title: "Edit a file", writes: true,

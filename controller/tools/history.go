@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"path"
 	"strings"
 	"time"
@@ -75,7 +76,7 @@ type rollbackInput struct {
 
 // addHistory adds the tools for earlier states.
 func (t *Toolbox) addHistory() {
-	add(t, tool{name: "changes", title: "Show changes", reads: true,
+	add(t, tool{name: "changes", title: "Show changes", reads: true, contents: true,
 		description: "Show what differs in the workspace since the sandbox was made, and with diff the lines."}, t.changes)
 	add(t, tool{name: "checkpoint", title: "Remember the workspace",
 		description: "Remember all files of the workspace as they are now. rollback goes back to that."}, t.checkpoint)
@@ -136,13 +137,8 @@ const readableScript = `for f; do [ -f "$f" ] && [ ! -L "$f" ] && head -c 1 -- "
 // hide leaves out the lines of files that commands may not read, and of those that are gone: whether
 // commands could read them cannot be tried any more. The lines were compared outside of the policy.
 func (t *Toolbox) hide(ctx context.Context, list []Change) error {
-	const many = 500 // arguments of a script
 	readable := map[string]bool{}
-	for from := 0; from < len(list); from += many {
-		var names []string
-		for _, c := range list[from:min(from+many, len(list))] {
-			names = append(names, path.Join(t.cfg.History.Dir(), string(c.Path)))
-		}
+	for names := range batches(t.cfg.History.Dir(), list) {
 		out, err := t.script(ctx, readableScript, nil, maxScanned, names...)
 		if err != nil {
 			return err
@@ -158,6 +154,30 @@ func (t *Toolbox) hide(ctx context.Context, list []Change) error {
 		}
 	}
 	return nil
+}
+
+// maxNames bounds the arguments of one script, in bytes: the kernel takes 128 KiB at least.
+const maxNames = 64 << 10
+
+// batches returns the names of changed files below dir, as many at a time as one script takes.
+func batches(dir string, list []Change) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		var names []string
+		size := 0
+		for _, c := range list {
+			name := path.Join(dir, string(c.Path))
+			if size += len(name) + 1; size > maxNames && len(names) > 0 {
+				if !yield(names) {
+					return
+				}
+				names, size = nil, len(name)+1
+			}
+			names = append(names, name)
+		}
+		if len(names) > 0 {
+			yield(names)
+		}
+	}
 }
 
 func (t *Toolbox) checkpoint(ctx context.Context, _ call, in checkpointInput) (string, checkpointsOutput, error) {

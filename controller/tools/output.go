@@ -13,7 +13,7 @@ import (
 // Limits of what is kept and shown of the output of commands, in bytes.
 const (
 	maxKept  = 8 << 20  // of one command; beyond it the oldest is dropped
-	maxAll   = 64 << 20 // of all commands that have ended
+	maxAll   = 64 << 20 // of all commands that run, and of all that have ended
 	maxShown = 32 << 10 // in one result
 )
 
@@ -22,6 +22,7 @@ const (
 type output struct {
 	mu      sync.Mutex
 	kept    []byte
+	room    int // bytes that are kept; at times half as much again
 	total   int64
 	changed chan struct{} // closed at the next write or the end; nil: nobody waits
 	ended   bool
@@ -33,11 +34,21 @@ func (o *output) Write(p []byte) (int, error) {
 	defer o.mu.Unlock()
 	o.total += int64(len(p))
 	o.kept = append(o.kept, p...)
-	if len(o.kept) > 2*maxKept { // seldom, so that a byte is moved once
-		o.kept = append([]byte(nil), o.kept[len(o.kept)-maxKept:]...)
+	if len(o.kept) > o.room*3/2 { // seldom, so that a byte is moved few times
+		o.kept = append(make([]byte, 0, o.room*7/4), o.kept[len(o.kept)-o.room:]...)
 	}
 	o.wake()
 	return len(p), nil
+}
+
+// limit sets how many bytes are kept from now on.
+func (o *output) limit(room int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.room = room
+	if len(o.kept) > room*3/2 {
+		o.kept = append([]byte(nil), o.kept[len(o.kept)-room:]...)
+	}
 }
 
 // wake wakes those that wait. The caller holds mu.
@@ -52,7 +63,7 @@ func (o *output) wake() {
 func (o *output) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if over := len(o.kept) - maxKept; over > 0 {
+	if over := len(o.kept) - o.room; over > 0 {
 		o.kept = o.kept[over:]
 	}
 	o.kept = append([]byte(nil), o.kept...)

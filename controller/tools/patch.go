@@ -242,7 +242,7 @@ func (s *span) parse(word, sign string) bool {
 }
 
 // apply returns a text with the hunks of a patch.
-func (f filePatch) apply(before string) (string, error) {
+func (f filePatch) apply(before string, work *effort) (string, error) {
 	ends := "\n"
 	if strings.Contains(before, "\r\n") {
 		ends = "\r\n"
@@ -256,7 +256,7 @@ func (f filePatch) apply(before string) (string, error) {
 	var out []string
 	from, shift := 0, 0
 	for n, h := range f.hunks {
-		at, err := h.find(lines, from, shift)
+		at, err := h.find(lines, from, shift, work)
 		if err != nil {
 			return "", fmt.Errorf("hunk %d: %w", n+1, err)
 		}
@@ -280,9 +280,45 @@ func (f filePatch) apply(before string) (string, error) {
 	return text, nil
 }
 
+// effort bounds how many lines are compared for a patch.
+type effort struct {
+	ctx  context.Context
+	left int
+}
+
+// maxCompared is about a second: a patch of 16 MiB whose lines are not all alike needs far less.
+const maxCompared = 200_000_000
+
+func newEffort(ctx context.Context) *effort { return &effort{ctx: ctx, left: maxCompared} }
+
+// spend counts a comparison. Its error is that of the context, or that of the bound.
+func (e *effort) spend() error {
+	e.left--
+	switch {
+	case e.left < 0:
+		return errors.New("its lines are at too many places of the file, or nearly: give it other lines around the change, or use edit")
+	case e.left%65536 == 0 && e.ctx.Err() != nil:
+		return context.Cause(e.ctx)
+	}
+	return nil
+}
+
+// fits reports whether the old lines of a hunk are the first of lines.
+func (h hunk) fits(lines []string, same func(a, b string) bool, work *effort) (bool, error) {
+	for i, line := range h.old {
+		if err := work.spend(); err != nil {
+			return false, err
+		}
+		if !same(lines[i], line) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 // find returns the index of the line at which the old lines of a hunk are. Blanks at line
 // ends may differ, if nothing fits otherwise.
-func (h hunk) find(lines []string, from, shift int) (int, error) {
+func (h hunk) find(lines []string, from, shift int, work *effort) (int, error) {
 	if h.after != "" {
 		i := slices.IndexFunc(lines[from:], func(l string) bool { return strings.TrimSpace(l) == h.after })
 		if i < 0 {
@@ -303,23 +339,35 @@ func (h hunk) find(lines []string, from, shift int) (int, error) {
 		func(a, b string) bool { return a == b },
 		func(a, b string) bool { return strings.TrimRight(a, " \t") == strings.TrimRight(b, " \t") },
 	} {
-		var found []int
-		for i := from; i+len(h.old) <= len(lines); i++ {
-			if slices.EqualFunc(lines[i:i+len(h.old)], h.old, same) && (!h.end || i+len(h.old) == len(lines)) {
-				found = append(found, i)
-			}
+		found, err := h.nearest(lines, from, h.at-1+shift, same, work)
+		if err != nil || found >= 0 {
+			return found, err
 		}
-		switch {
-		case len(found) == 0:
-			continue
-		case h.at > 0:
-			want := h.at - 1 + shift
-			return slices.MinFunc(found, func(a, b int) int { return abs(a-want) - abs(b-want) }), nil
-		}
-		return found[0], nil
 	}
 	return 0, fmt.Errorf("its old lines are not in the file, or not after the previous hunk; the first is %q: "+
 		"read the file and write the patch again", h.old[0])
+}
+
+// nearest returns the place of a hunk that is nearest to the line that its patch names, or the first one
+// if it names none; -1: there is none.
+func (h hunk) nearest(lines []string, from, want int, same func(a, b string) bool, work *effort) (int, error) {
+	if h.end {
+		from = max(from, len(lines)-len(h.old))
+	}
+	best := -1
+	for i := from; i+len(h.old) <= len(lines); i++ {
+		if best >= 0 && (h.at == 0 || abs(i-want) >= abs(best-want)) {
+			break // the others are farther
+		}
+		fits, err := h.fits(lines[i:], same, work)
+		if err != nil {
+			return 0, err
+		}
+		if fits {
+			best = i
+		}
+	}
+	return best, nil
 }
 
 func abs(n int) int { return max(n, -n) }
@@ -336,13 +384,9 @@ func (t *Toolbox) applyPatch(ctx context.Context, _ call, in patchInput) (string
 	if err != nil {
 		return "", out, err
 	}
-	var plan []planned
-	for _, f := range files {
-		p, err := t.plan(ctx, f)
-		if err != nil {
-			return "", out, fmt.Errorf("nothing was changed: %w", err)
-		}
-		plan = append(plan, p)
+	plan, err := planner{t, newEffort(ctx)}.all(ctx, files)
+	if err != nil {
+		return "", out, fmt.Errorf("nothing was changed: %w", err)
 	}
 	var b strings.Builder
 	for _, p := range plan {
@@ -359,8 +403,35 @@ func (t *Toolbox) applyPatch(ctx context.Context, _ call, in patchInput) (string
 	return b.String(), out, nil
 }
 
+// maxPatched bounds the former and the new contents of all files of a patch together, in bytes.
+const maxPatched = 64 << 20
+
+// planner makes the new contents of the files of one patch.
+type planner struct {
+	*Toolbox
+	work *effort
+}
+
+// all reads the files of a patch and makes their new contents.
+func (t planner) all(ctx context.Context, files []filePatch) ([]planned, error) {
+	var plan []planned
+	size := 0
+	for _, f := range files {
+		p, err := t.plan(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if size += len(p.before) + len(p.after); size > maxPatched {
+			return nil, fmt.Errorf("the files of the patch have more than %d MiB before and after it: "+
+				"write a patch for a part of them", maxPatched>>20)
+		}
+		plan = append(plan, p)
+	}
+	return plan, nil
+}
+
 // plan reads a file of a patch and makes its new content.
-func (t *Toolbox) plan(ctx context.Context, f filePatch) (planned, error) {
+func (t planner) plan(ctx context.Context, f filePatch) (planned, error) {
 	p := planned{filePatch: f}
 	if f.to != f.from && f.to != "" {
 		out, err := t.script(ctx, `[ ! -e "$1" ] && [ ! -L "$1" ] || printf there`, nil, 16, t.path(f.to))
@@ -380,7 +451,7 @@ func (t *Toolbox) plan(ctx context.Context, f filePatch) (planned, error) {
 	if f.to == "" && len(f.hunks) == 0 {
 		return p, nil
 	}
-	if p.after, err = f.apply(p.before); err != nil {
+	if p.after, err = f.apply(p.before, t.work); err != nil {
 		return p, fmt.Errorf("%s: %w", text.Visible(t.path(cmp.Or(f.from, f.to))), err)
 	}
 	return p, nil

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"context"
 	"strings"
 	"testing"
 )
@@ -36,7 +37,7 @@ func TestPatchesOfBothForms(t *testing.T) {
 			files, err := parsePatch(tt.patch)
 			got := ""
 			if err == nil {
-				got, err = files[0].apply(tt.before)
+				got, err = files[0].apply(tt.before, newEffort(context.Background()))
 			}
 			if tt.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wrong) {
@@ -64,7 +65,7 @@ func FuzzPatch(f *testing.F) {
 			if one.from == "" && one.to == "" {
 				t.Errorf("%q: a file without a name", patch)
 			}
-			_, _ = one.apply(before) // an error, or a text, and an end
+			_, _ = one.apply(before, newEffort(context.Background())) // an error, or a text, and an end
 		}
 	})
 }

@@ -39,7 +39,7 @@ type Toolbox struct {
 	refused  *Refused
 	commands commands
 	slots    chan struct{} // one for each running command
-	writing  chan struct{} // has an element while a tool changes files
+	limits   limits
 	calls    gate
 	ctx      context.Context
 	end      context.CancelFunc
@@ -62,7 +62,10 @@ func New(ctx context.Context, cfg Config) (*Toolbox, error) {
 		return nil, err
 	}
 	ctx, end := context.WithCancel(context.Background())
-	t := &Toolbox{cfg: cfg, ctx: ctx, end: end, slots: make(chan struct{}, maxRunning), writing: make(chan struct{}, 1), refused: refused}
+	t := &Toolbox{
+		cfg: cfg, ctx: ctx, end: end, refused: refused,
+		slots: make(chan struct{}, maxRunning), limits: newLimits(),
+	}
 	t.server = mcp.NewServer(&mcp.Implementation{Name: cfg.Program, Version: cfg.Version}, &mcp.ServerOptions{
 		Instructions: instructions, Logger: cfg.Log, Capabilities: &mcp.ServerCapabilities{},
 	})
@@ -117,6 +120,7 @@ type tool struct {
 	name, title, description string
 	reads                    bool // changes nothing
 	writes                   bool // changes files, of which others may have read the former content: one at a time
+	contents                 bool // holds the content of files: few at a time
 }
 
 // add adds a tool. Its schemas are those of its input and output types.
@@ -135,15 +139,12 @@ func add[In, Out any](t *Toolbox, about tool, handle func(context.Context, call,
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(t.ctx, func() { cancel(errClosed) })()
-		if about.writes {
-			select {
-			case t.writing <- struct{}{}:
-				defer func() { <-t.writing }()
-			case <-ctx.Done():
-				var none Out
-				return nil, none, context.Cause(ctx)
-			}
+		leave, err := t.limits.turn(ctx, about, len(req.Params.Arguments))
+		if err != nil {
+			var none Out
+			return nil, none, err
 		}
+		defer leave()
 		c := call{req: req, links: &[]mcp.Content{}}
 		text, out, err := handle(ctx, c, in)
 		if err != nil {

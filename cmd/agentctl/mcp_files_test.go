@@ -1,0 +1,59 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestChangesHideLines has commands delete, replace and move such files.
+func TestChangesHideLines(t *testing.T) {
+	for name, do := range map[string]string{
+		"deleted":     "rm locked/key",
+		"a link":      "ln -sf ../open locked/key",
+		"a FIFO":      "rm locked/key && mkfifo locked/key",
+		"a directory": "rm locked/key && mkdir locked/key",
+		"appended":    "echo more >>locked/key",
+		"moved":       "mv locked/key locked/other && echo new >locked/key",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := openTools(t, nil)
+			b.call("exec", args{"command": "echo seen >open; cat locked/key; " + do}, false)
+			text, out := b.call("changes", args{"diff": true}, false)
+			data, err := json.Marshal(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.want(text, "created   open\n", "+seen\n", "locked/key")
+			if strings.Contains(text, "klocked") || strings.Contains(string(data), "klocked") {
+				t.Errorf("the lines are shown: %s", text)
+			}
+		})
+	}
+}
+
+// TestFilesThatOpenSlowlyHoldNoTool has FIFOs without another end in a workspace.
+func TestFilesThatOpenSlowlyHoldNoTool(t *testing.T) {
+	b := openTools(t, nil)
+	b.call("exec", args{"command": "mkfifo fifo; echo here >file"}, false)
+	b.says("changes", args{"diff": true}, "fifo", "+here\n")
+	b.says("grep", args{"pattern": "here"}, "file:1: here")
+	b.fails("grep", args{"pattern": "here", "path": "fifo"}, "neither a file nor a directory")
+	b.fails("read", args{"path": "fifo"}, "no regular file")
+}
+
+// TestAnEditThatGrowsBeyondTheLimitIsRefused multiplies a file by its places.
+func TestAnEditThatGrowsBeyondTheLimitIsRefused(t *testing.T) {
+	b := openTools(t, nil)
+	content := strings.Repeat("a", 1<<20)
+	if err := os.WriteFile(filepath.Join(b.dir, "many"), []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.fails("edit", args{"path": "many", "old_text": "a", "new_text": strings.Repeat("b", 1<<20), "replace_all": true},
+		"the new content would have 1099511627776 bytes: at most 16 MiB")
+	if after, err := os.ReadFile(filepath.Join(b.dir, "many")); err != nil || string(after) != content {
+		t.Errorf("%d bytes, %v", len(after), err)
+	}
+}
