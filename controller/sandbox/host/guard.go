@@ -201,20 +201,25 @@ func reap(pid int) syscall.WaitStatus {
 
 // killChildren kills and reaps children until there are none, and returns their
 // number. The children of a killed child become children of the guard.
+//
+// Without children it looks at nothing in /proc. Entries there of a process with many threads
+// are expensive to remove when it ends: its parent waits for the kernel.
 func killChildren() int {
-	n := 0
+	n, options := 0, syscall.WNOHANG
 	for {
-		children := listChildren()
-		for _, pid := range children {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		_, err := syscall.Wait4(-1, nil, 0, nil)
+		pid, err := syscall.Wait4(-1, nil, options, nil)
 		switch {
-		case err == nil:
-			n++
 		case errors.Is(err, syscall.EINTR):
-		default: // ECHILD
+		case err != nil: // ECHILD
 			return n
+		case pid > 0:
+			n++
+			options = syscall.WNOHANG // children of this one may live
+		default:
+			for _, pid := range listChildren() {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			options = 0
 		}
 	}
 }
