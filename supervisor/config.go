@@ -116,7 +116,7 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 			Listed: r.Boot.Resume != nil,
 		},
 		Environment: Environment{Inject: inject, Dir: r.Boot.EnvDir, Home: r.Boot.Home, Path: cmp.Or(r.Boot.Path, operator.Path)},
-		Network:     Network{Shared: r.Boot.Network, Egress: out},
+		Network:     Network{Shared: r.Boot.Network || r.Boot.NetworkBy != "", By: r.Boot.NetworkBy, Vars: r.Boot.NetworkVars, Egress: out},
 		Cwd:         r.Cwd,
 		User:        operator.User,
 		Require:     withSettings(operator.Require, r.Boot.Require),

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -145,6 +146,9 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	s.env = newEnvironments(s.cfg, s.ID(), s.confined, s.network.Variables(s.confined.Installed(layout.CABundle)))
+	for _, name := range slices.Sorted(maps.Keys(s.cfg.Network.Vars)) {
+		s.env.network = append(s.env.network, env.Var{Name: name, Value: s.cfg.Network.Vars[name]})
+	}
 	if s.cfg.Environment.Identity != (wire.Identity{}) || otherOwner(s.confined.plan, s.confined.user, s.cfg.Files.Governed) {
 		s.env.network = append(s.env.network, env.Var{Name: "GIT_CONFIG_SYSTEM", Value: s.confined.Installed(layout.GitConfig)})
 	}
@@ -235,8 +239,15 @@ func makeScratch(state, path string, governed []wire.Governed, user view.User) (
 	return dir, os.Chown(dir, uid, gid)
 }
 
-// openNetwork makes the session's network, without listeners yet.
+// openNetwork makes the session's network, without listeners yet. There is none if the place
+// of the session decides about its network.
 func (s *Session) openNetwork() (*netns.Network, error) {
+	if by := s.cfg.Network.By; by != "" {
+		if len(s.cfg.Network.Egress.Credentials) > 0 {
+			return nil, errors.New(by + " decides about the network, so agentsh has no proxy that puts in credentials")
+		}
+		return nil, nil
+	}
 	return netns.Open(networkConfig(s))
 }
 

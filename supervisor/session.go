@@ -84,8 +84,10 @@ type Environment struct {
 
 // Network is the network of a session.
 type Network struct {
-	Shared bool          // share the caller's network instead of a network namespace
-	Egress netns.Outside // used when the policy governs the network
+	Shared bool              // share the caller's network instead of a network namespace
+	By     string            // who decides about the shared network, and not the policy; empty: nobody else
+	Vars   map[string]string // of that network: a proxy and its certificates
+	Egress netns.Outside     // used when the policy governs the network
 }
 
 // Session runs commands. It is safe for concurrent use; Close ends it.

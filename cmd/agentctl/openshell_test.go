@@ -32,11 +32,17 @@ func TestRunsAtADoubleOfOpenShell(t *testing.T) {
 	if code != 0 || r.Backend != "openshell" || r.Image == nil || r.Image.Name != openshelldouble.Image || len(r.Commits) != 1 {
 		t.Fatalf("exit code %d: %+v, image %+v", code, r.Error, r.Image)
 	}
-	if said := p.git("show", r.Branch+":a.txt"); strings.Contains(said, openshelldouble.Token) {
+	said := p.git("show", r.Branch+":a.txt")
+	for _, want := range []string{"HTTPS_PROXY=" + openshelldouble.Proxy, "https_proxy=" + openshelldouble.Proxy, "NO_PROXY=127.0.0.1"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the environment has no %s:\n%s", want, said)
+		}
+	}
+	if strings.Contains(said, openshelldouble.Token) {
 		t.Errorf("the sandbox shows the token:\n%s", said)
 	}
 	i := slices.IndexFunc(r.Guarantees, func(g controller.Guarantee) bool { return g.Group == wire.GroupNetwork })
-	if i < 0 || !strings.Contains(r.Guarantees[i].HeldBy, "OpenShell") {
+	if i < 0 || r.Guarantees[i].HeldBy != "OpenShell" || !strings.Contains(r.Guarantees[i].How, "the place of the sandbox decides") {
 		t.Errorf("who holds the network: %+v", r.Guarantees)
 	}
 	if left := d.Names(); len(left) > 0 || len(d.Policies()) != 1 {

@@ -40,6 +40,9 @@ const Token = "token-of-the-double"
 // Image is the image that can be had.
 const Image = "ghcr.io/example/agent:1"
 
+// Proxy is the proxy that the commands of a sandbox are told of. Nothing answers there.
+const Proxy = "http://10.200.0.1:3128"
+
 // Double is a gateway.
 type Double struct {
 	pb.UnimplementedOpenShellServer

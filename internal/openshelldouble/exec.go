@@ -54,6 +54,7 @@ func (b *box) run(ctx context.Context, c calls, argv []string) error {
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=" + b.dir,
 		"XDG_STATE_HOME=" + b.dir + "/state",
+		"HTTPS_PROXY=" + Proxy, "https_proxy=" + Proxy, "NO_PROXY=127.0.0.1,localhost,::1", // some of those that OpenShell gives
 	}
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -22,3 +22,10 @@ type Connection struct {
 	Rule    *RuleAt   `json:"rule,omitempty"`
 	Started time.Time `json:"started"`
 }
+
+// NetworkVars are the variables by which programs find the proxy of a place and its authorities: those that OpenShell
+// sets (crates/openshell-supervisor-process/src/child_env.rs of github.com/NVIDIA/OpenShell), and all_proxy.
+var NetworkVars = [...]string{
+	"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy", "grpc_proxy",
+	"NODE_USE_ENV_PROXY", "NODE_EXTRA_CA_CERTS", "DENO_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
+}

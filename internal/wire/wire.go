@@ -78,26 +78,28 @@ type Bootstrap struct {
 	Vars            map[string]string `json:"vars"`
 	EnvInject       map[string]string `json:"env_inject"` // from the operator's configuration; the policy's env_inject wins
 	Governed        []Governed        `json:"governed"`
-	EnvDir          string            `json:"env_dir"`               // .env.d inside the sandbox; empty: none
-	Home            string            `json:"home"`                  // inside the sandbox
-	Path            string            `json:"path,omitempty"`        // PATH of commands; empty: the configuration's
-	AuditPath       string            `json:"audit_path"`            // outside the sandbox
-	AuditKey        string            `json:"audit_key"`             // file of the key of the log's anchor; empty: AuditPath and ".key"
-	StoreDir        string            `json:"store_dir,omitempty"`   // directory of the trash and the checkpoints, outside; empty: none
-	ExportDir       string            `json:"export_dir,omitempty"`  // outside: gets the trash at OpEnd and is shown as [layout.Export]; empty: no OpEnd
-	Hidden          []string          `json:"hidden,omitempty"`      // outside: files that commands never see, whatever rules say
-	HostKey         []byte            `json:"host_key"`              // OpenSSH private key of the supervisor
-	AuthorizedKey   []byte            `json:"authorized_key"`        // OpenSSH public key of the controller
-	Network         bool              `json:"network"`               // true: share the caller's network, with a warning
-	Program         bool              `json:"program,omitempty"`     // the supervisor's own program is shown at [layout.Program]
-	Credentials     []Credential      `json:"credentials,omitempty"` // no other message contains their values, but [OpRenew] new ones
-	Degraded        []Setting         `json:"degraded,omitempty"`    // mechanisms that the session may start without, beside the operator's
-	Require         []Setting         `json:"require,omitempty"`     // what must be proven before it starts, beside what the operator requires
-	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends after this time; 0: when its controller ends
-	Origin          Origin            `json:"origin,omitzero"`       // where the policy came from
-	Keep            *Keep             `json:"keep,omitempty"`        // nil: the session ends when its controller ends
-	Identity        Identity          `json:"identity,omitzero"`     // of the operator, for git
-	Resume          *Resume           `json:"resume,omitempty"`      // of a session whose controller is elsewhere
+	EnvDir          string            `json:"env_dir"`                // .env.d inside the sandbox; empty: none
+	Home            string            `json:"home"`                   // inside the sandbox
+	Path            string            `json:"path,omitempty"`         // PATH of commands; empty: the configuration's
+	AuditPath       string            `json:"audit_path"`             // outside the sandbox
+	AuditKey        string            `json:"audit_key"`              // file of the key of the log's anchor; empty: AuditPath and ".key"
+	StoreDir        string            `json:"store_dir,omitempty"`    // directory of the trash and the checkpoints, outside; empty: none
+	ExportDir       string            `json:"export_dir,omitempty"`   // outside: gets the trash at OpEnd and is shown as [layout.Export]; empty: no OpEnd
+	Hidden          []string          `json:"hidden,omitempty"`       // outside: files that commands never see, whatever rules say
+	HostKey         []byte            `json:"host_key"`               // OpenSSH private key of the supervisor
+	AuthorizedKey   []byte            `json:"authorized_key"`         // OpenSSH public key of the controller
+	Network         bool              `json:"network"`                // true: share the caller's network, with a warning
+	NetworkBy       string            `json:"network_by,omitempty"`   // who decides about the caller's network, which is shared then; empty: the policy
+	NetworkVars     map[string]string `json:"network_vars,omitempty"` // of that network; [PlaceServe] takes them from its own environment
+	Program         bool              `json:"program,omitempty"`      // the supervisor's own program is shown at [layout.Program]
+	Credentials     []Credential      `json:"credentials,omitempty"`  // no other message contains their values, but [OpRenew] new ones
+	Degraded        []Setting         `json:"degraded,omitempty"`     // mechanisms that the session may start without, beside the operator's
+	Require         []Setting         `json:"require,omitempty"`      // what must be proven before it starts, beside what the operator requires
+	LifetimeSeconds int               `json:"lifetime_seconds"`       // the sandbox ends after this time; 0: when its controller ends
+	Origin          Origin            `json:"origin,omitzero"`        // where the policy came from
+	Keep            *Keep             `json:"keep,omitempty"`         // nil: the session ends when its controller ends
+	Identity        Identity          `json:"identity,omitzero"`      // of the operator, for git
+	Resume          *Resume           `json:"resume,omitempty"`       // of a session whose controller is elsewhere
 }
 
 // Origin is what a command line said about the policy of its session.

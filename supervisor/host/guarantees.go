@@ -10,6 +10,7 @@ import (
 type held struct {
 	missing probe.Missing
 	shared  bool // the session has the machine's network
+	by      bool // the place decides about it
 	proxy   bool // rules or credentials govern its network
 	scopes  bool // Landlock's scopes restrict it
 }
@@ -17,7 +18,7 @@ type held struct {
 // guarantees says for every group of rules whether a session holds it, and how.
 func guarantees(s *supervisor.Session) []wire.Guarantee {
 	return held{
-		missing: s.Missing(), shared: s.Config().Network.Shared, proxy: s.Network() != nil,
+		missing: s.Missing(), shared: s.Config().Network.Shared, by: s.Config().Network.By != "", proxy: s.Network() != nil,
 		scopes: s.Missing().HasScopes(),
 	}.groups()
 }
@@ -61,6 +62,8 @@ func (h held) reduced(name string) (reduced, bool) {
 // network says what holds the network of the session.
 func (h held) network(g group) (Enforcement, string) {
 	switch {
+	case h.by:
+		return NotEnforced, "nothing: the place of the sandbox decides about its network"
 	case h.missing.Has(probe.NestedCommands) && h.shared:
 		return NotEnforced, "the machine's network is shared, and no call of a command is stopped"
 	case h.shared && !h.proxy:

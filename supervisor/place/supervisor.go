@@ -39,7 +39,10 @@ func (p *places) start(b *sandbox, boot wire.Bootstrap, messages *os.File) (_ ne
 	boot.Governed[0].Backing = filepath.Join(b.dir, "tree")
 	boot.AuditPath, boot.AuditKey = b.audit(), ""
 	boot.StoreDir, boot.ExportDir = filepath.Join(b.dir, "kept"), filepath.Join(b.dir, "export")
-	boot.Keep, boot.Hidden = nil, p.Hidden
+	boot.Keep, boot.Hidden, boot.NetworkVars = nil, p.Hidden, nil
+	if boot.NetworkBy != "" {
+		boot.NetworkVars = networkVars(os.LookupEnv)
+	}
 	data, err := json.Marshal(boot)
 	if err != nil {
 		return nil, nil, err

@@ -133,9 +133,11 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 	return out, err
 }
 
+// who holds rules beside agentsh, in results.
+const who = "OpenShell"
+
 // Holds implements [sandbox.Holder]: the groups that the rendered policy has.
 func (b *Backend) Holds() map[string]string {
-	const who = "OpenShell"
 	return map[string]string{wire.GroupFiles: who, wire.GroupWorkspace: who, wire.GroupNetwork: who}
 }
 

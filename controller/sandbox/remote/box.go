@@ -55,6 +55,7 @@ func (b *Backend) start(ctx context.Context, dir *local.Reserved, s sandbox.Spec
 		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
 		Governed: []wire.Governed{{Path: local.Root}}, EnvDir: s.EnvDir, Home: s.Home,
 		Credentials: s.Credentials, Program: s.Program, Degraded: s.Degraded, Require: s.Require, Identity: s.Identity,
+		NetworkBy: b.cfg.NetworkBy,
 	}
 	var k keys
 	if boot.HostKey, k.HostKey, err = channel.NewKeyPair(); err != nil {

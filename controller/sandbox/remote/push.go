@@ -15,6 +15,7 @@ import (
 
 	"agentsh/internal/agentfile"
 	"agentsh/internal/stdio"
+	"agentsh/internal/wire"
 )
 
 // machines are the names that uname(1) has for the architectures of agentsh.
@@ -128,19 +129,21 @@ elif chmod 755 "$t" && { { ln "$t" "$p" 2>/dev/null || same "$p"; } && rm -f "$t
 else g=; say error "$d: cannot write the program"
 fi; fi
 if [ -n "$g" ] && [ -n "$d" ]; then
-umask 022
+umask 022; set --
+for v in VARS; do eval "x=\${$v-}"; [ -z "$x" ] || set -- "$@" "$v=$x"; done
 exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
-${HOME:+"HOME=$HOME"} ${XDG_STATE_HOME:+"XDG_STATE_HOME=$XDG_STATE_HOME"} "$p" serve --stdio
+${HOME:+"HOME=$HOME"} ${XDG_STATE_HOME:+"XDG_STATE_HOME=$XDG_STATE_HOME"} "$@" "$p" serve --stdio
 fi; exit 1; }
 `
 
-// makeScript is the script with the digests and sizes of programs.
+// makeScript is the script with the digests and sizes of programs. The variables of the place's network are
+// passed on, see [wire.Bootstrap].
 func makeScript(programs map[string]supervisor) string {
 	var cases []string
 	for arch, p := range programs {
 		cases = append(cases, fmt.Sprintf("%s) a=%s g=%s n=%d;;", machines[arch], arch, p.digest, p.size))
 	}
-	return strings.Replace(script, "CASES", strings.Join(cases, "\n"), 1)
+	return strings.NewReplacer("CASES", strings.Join(cases, "\n"), "VARS", strings.Join(wire.NetworkVars[:], " ")).Replace(script)
 }
 
 // deadliner is a stream with deadlines.

@@ -46,6 +46,8 @@ type Config struct {
 	Release func(context.Context) error
 	// Image returns the digest of the image of such a place, once it is known; nil: there is none.
 	Image func() (digest string, ok bool)
+	// NetworkBy is who decides about the network of the place; empty: the policy does.
+	NetworkBy string
 	// Look has Collect ask the place in any case. Otherwise it asks only if this host has
 	// the directory of a sandbox whose controller is gone.
 	Look bool
