@@ -1,5 +1,6 @@
-// Package shellsocket is the protocol between the shells of a shared session and its
-// supervisor. The client is C (internal/shim/client), which keep in step with this file.
+// Package shellsocket is the protocol between a session's supervisor and its clients without
+// the Go runtime: shells of a shared session, and 'agentsh exec --session'. The client is C
+// (internal/shim/client), which keep in step with this file.
 //
 // It runs over a Unix socket of packets (SOCK_SEQPACKET). The first byte of a packet is its
 // kind. Numbers have the byte order of the machine.
@@ -79,12 +80,12 @@ const (
 
 var order = binary.NativeEndian
 
-// Request asks for one shell.
+// Request asks for one command. That of 'agentsh exec --session' has no Path and no Env.
 type Request struct {
 	Key      [KeySize]byte // of the session
 	Manifest shim.File     // that the client has seen
 	Program  shim.File     // that the client runs
-	Path     string        // of that program
+	Path     string        // of that program; empty: it is no shell
 	Here     string        // the client's directory; empty: it was removed
 	Argv     []string
 	Env      []string
@@ -125,7 +126,7 @@ func (r *Request) parseBody(b []byte) error {
 	}
 	r.Path, r.Here, r.Argv, r.Env = words[0], words[1], words[2:2+argc], words[2+argc:]
 	if r.Argv[0] == "" {
-		return errors.New("a shell without a name")
+		return errors.New("a command without a name")
 	}
 	return nil
 }

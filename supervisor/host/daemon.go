@@ -15,7 +15,6 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/listen"
 	"agentsh/internal/memfile"
-	"agentsh/internal/shim"
 	"agentsh/internal/wire"
 	"agentsh/seccomp/target"
 	"agentsh/supervisor/launch"
@@ -182,16 +181,15 @@ func (d *daemon) answer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listeners := []listener{{l, d.connection}}
-	if filepath.Base(filepath.Dir(d.socket)) == shim.SessionName {
-		s, l, err := d.listenShells(ctx)
-		if err != nil {
-			return errors.Join(err, closeAll(listeners))
-		}
-		listeners = append(listeners, listener{l, s.connection})
+	s, packets, err := d.listenShells(ctx)
+	if err != nil {
+		return errors.Join(err, l.Close())
 	}
-	return d.accept(ctx, listeners)
+	return d.accept(ctx, []listener{{l, d.connection}, {packets, s.connection}})
 }
+
+// name is the name of the session.
+func (d *daemon) name() string { return filepath.Base(filepath.Dir(d.socket)) }
 
 // listener is a socket of the session, with what serves a connection.
 type listener struct {

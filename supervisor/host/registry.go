@@ -38,7 +38,7 @@ const (
 	registryRecord = "session.json"
 	registryKeys   = "keys.json"
 	registryLog    = "log"
-	shellsSocket   = "shells"     // of a session that the shells of a user share
+	shellsSocket   = "shells"     // for clients without the Go runtime
 	shellsKey      = "shells.key" // proves that a client of it can read the directory
 )
 

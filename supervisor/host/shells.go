@@ -25,7 +25,8 @@ import (
 // requestLimit is the time that a shell has for its request.
 const requestLimit = time.Minute
 
-// shells starts shells in the session for processes of this machine.
+// shells starts commands in the session for clients that do without the Go runtime: shells of
+// a shared session, and 'agentsh exec --session'.
 type shells struct {
 	daemon    *daemon
 	key       [shellsocket.KeySize]byte
@@ -79,7 +80,7 @@ type shell struct {
 // serve answers one request. An error means that no command was begun.
 func (c *shell) serve(ctx context.Context) error {
 	h := c.shells.daemon.handler
-	one := Running{Name: filepath.Base(filepath.Dir(c.shells.daemon.socket)), PID: os.Getpid()}
+	one := Running{Name: c.shells.daemon.name(), PID: os.Getpid()}
 	if err := c.conn.Hello(said(one.Gone().Said(""))); err != nil {
 		return err
 	}
@@ -117,14 +118,20 @@ func (c *shell) serve(ctx context.Context) error {
 	return nil
 }
 
-// accept refuses a client that has not the session's key, or that is not a shim of this
-// machine as the disk has it now.
+// accept refuses a client that has not the session's key, and a shell that is not a shim of
+// this machine as the disk has it now.
 func (s *shells) accept(r *shellsocket.Request) error {
 	if subtle.ConstantTimeCompare(r.Key[:], s.key[:]) != 1 {
 		return errors.New("it has the key of another session")
 	}
 	if s.daemon.ending.over.Load() {
 		return errEnded
+	}
+	if r.Path == "" && len(r.Env) == 0 {
+		return nil // of 'agentsh exec --session'
+	}
+	if s.daemon.name() != shim.SessionName {
+		return errors.New("the shells of this machine do not share this session")
 	}
 	return s.installed.Shares(r.Manifest, r.Program, r.Path)
 }
@@ -138,12 +145,13 @@ func (c *shell) run(ctx context.Context, r *shellsocket.Request) shellsocket.End
 	if advisory := h.session.Missing().Advisory(); advisory != "" {
 		notes = "agentsh: note: " + advisory + "\n"
 	}
-	notes = shim.NoteDirectory(r.Here, workspace, start) + notes
+	request := wire.ExecRequest{ID: rand.Text(), Argv: r.Argv, Program: r.Path, Cwd: start, Stdin: true}
+	if r.Path != "" {
+		notes = shim.NoteDirectory(r.Here, workspace, start) + notes
+		request.Env = shim.Environment(firsts(r.Env), workspace)
+	}
 	if notes != "" {
 		_ = c.conn.Note(notes) // of a client that has gone the reader hears
-	}
-	request := wire.ExecRequest{
-		ID: rand.Text(), Argv: r.Argv, Program: r.Path, Cwd: start, Env: shim.Environment(firsts(r.Env), workspace), Stdin: true,
 	}
 	streams := wire.Streams{Control: c.control, Pipes: c, Exited: func(e wire.Exit) { _ = c.conn.Exited(e.Kind == wire.ExitDeadline) }}
 	exit, _, err := drained{h}.Exec(ctx, request, streams)

@@ -1,4 +1,4 @@
-/* The request of a shell of a shared session.
+/* The request of a shell of a shared session, and of a command of a running one.
  *
  * The program begins here, before the C library: its start takes longer than all of this
  * (it asks the processor for its features, which a virtual machine answers slowly), and so
@@ -8,11 +8,12 @@
  *
  * This does what a shell of a shared session usually needs. In every other case it returns
  * without a request, and the Go program does all of it: without a session, on a terminal,
- * below a package manager, with a manifest that the supervisor does not know.
+ * below a package manager, with a manifest that the supervisor does not know. Of the command
+ * line it knows 'agentsh exec --session NAME COMMAND' alone, without a terminal.
  *
  * It decides nothing. The supervisor compares the manifest and the program with what the
  * disk has, chooses directory and environment, and writes what is printed. No variable says
- * where the session is: PWD alone is read, as a name of the current directory. */
+ * where the session of a shell is: PWD alone is read, as a name of the current directory. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -30,6 +31,8 @@ struct early early;
 
 #ifdef __GLIBC__ /* another library is not tried */
 
+#include "bare.h"
+
 #if defined(__x86_64__)
 __asm__(".text\n"
 	".globl agentshentry\n"
@@ -44,16 +47,6 @@ __asm__(".text\n"
 	"	pop %rdx\n"
 	"	jmp _start\n"
 	".size agentshentry, .-agentshentry\n");
-
-static long call(long n, long a, long b, long c, long d, long e)
-{
-	register long r10 __asm__("r10") = d;
-	register long r8 __asm__("r8") = e;
-	register long r9 __asm__("r9") = 0;
-	long result;
-	__asm__ volatile("syscall" : "=a"(result) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
-	return result;
-}
 #elif defined(__aarch64__)
 __asm__(".text\n"
 	".globl agentshentry\n"
@@ -65,90 +58,24 @@ __asm__(".text\n"
 	"	ldp x0, x30, [sp], #16\n"
 	"	b _start\n"
 	".size agentshentry, .-agentshentry\n");
-
-static long call(long n, long a, long b, long c, long d, long e)
-{
-	register long x8 __asm__("x8") = n;
-	register long x0 __asm__("x0") = a;
-	register long x1 __asm__("x1") = b;
-	register long x2 __asm__("x2") = c;
-	register long x3 __asm__("x3") = d;
-	register long x4 __asm__("x4") = e;
-	register long x5 __asm__("x5") = 0;
-	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-	return x0;
-}
 #endif
 
-/* -- what else stands in for the library. The empty asm keeps the compiler from making a
-   call of the library's function out of a loop. -- */
-
-#define PLAIN_LOOP __asm__ volatile("")
-
-static size_t length(const char *s)
-{
-	size_t n = 0;
-	for (; s[n]; n++)
-		PLAIN_LOOP;
-	return n;
-}
-
-static void copy(void *to, const void *from, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		PLAIN_LOOP;
-		((char *)to)[i] = ((const char *)from)[i];
-	}
-}
-
-static int is(const char *a, const char *b)
-{
-	for (; *a && *a == *b; a++, b++)
-		PLAIN_LOOP;
-	return *a == *b;
-}
-
-static int begins(const char *s, const char *with)
-{
-	for (; *with && *s == *with; s++, with++)
-		PLAIN_LOOP;
-	return !*with;
-}
-
-/* Appends to a path that has room; its new end. */
-static char *add(char *end, const char *s)
-{
-	size_t n = length(s);
-	copy(end, s, n + 1);
-	return end + n;
-}
-
-static char *add_number(char *end, unsigned long v)
-{
-	char digits[24];
-	size_t i = sizeof digits - 1;
-	digits[i] = 0;
-	do
-		digits[--i] = (char)('0' + v % 10);
-	while (v /= 10);
-	return add(end, digits + i);
-}
-
-static int open_file(const char *path, int flags) { return (int)call(__NR_openat, AT_FDCWD, (long)path, flags | O_CLOEXEC, 0, 0); }
-static void close_file(int fd) { call(__NR_close, fd, 0, 0, 0, 0); }
-static long read_file(int fd, void *buf, size_t n) { return call(__NR_read, fd, (long)buf, (long)n, 0, 0); }
-static long read_link(const char *path, char *buf, size_t n) { return call(__NR_readlinkat, AT_FDCWD, (long)path, (long)buf, (long)n, 0); }
-static long status(int fd, const char *path, struct stat *st, int flags) { return call(__NR_newfstatat, fd, (long)path, (long)st, flags, 0); }
-
 /* -- what is installed, and who started this -- */
+
+/* The last part of a path. */
+static const char *base(const char *path)
+{
+	const char *name = path;
+	for (const char *p = path; *p; p++)
+		if (*p == '/')
+			name = p + 1;
+	return name;
+}
 
 static int is_shell(const char *argv0)
 {
 	static const char names[][5] = { "sh", "bash", "dash", "ash" };
-	const char *name = argv0;
-	for (const char *p = argv0; *p; p++)
-		if (*p == '/')
-			name = p + 1;
+	const char *name = base(argv0);
 	if (*name == '-')
 		name++;
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -287,8 +214,18 @@ static int dial(const char *path, uid_t user)
 	return sock;
 }
 
-/* Connects to the session of this user; -1: the Go program does. */
-static int open_session(void)
+/* Connects to a session whose directory a path names; -1: the Go program does. */
+static int open_directory(char *path, char *end, uid_t user)
+{
+	add(end, "/shells.key");
+	if (read_key(path, user, header + 12) < 0)
+		return -1;
+	add(end, "/shells");
+	return dial(path, user);
+}
+
+/* Connects to the session that the shells of this user share; -1: the Go program does. */
+static int open_shared(void)
 {
 	char path[96];
 	struct stat st;
@@ -300,13 +237,58 @@ static int open_session(void)
 		return -1;
 	put_file(header + 12 + KEY_SIZE + FILE_SIZE, &st);
 	char *end = find_directory(path, user);
-	if (!end)
+	return end ? open_directory(path, end, user) : -1;
+}
+
+/* The rule of the names of sessions. */
+static int is_session(const char *name)
+{
+	size_t n = 0;
+	for (; name[n]; n++)
+		if (!(name[n] >= 'a' && name[n] <= 'z') && !(name[n] >= '0' && name[n] <= '9') && (n == 0 || (name[n] != '-' && name[n] != '_')))
+			return 0;
+	return n > 0 && n <= 32;
+}
+
+/* Connects to a session of this user by its name; -1: the Go program does. The rule of
+   statedir.Runtime says where it is. */
+static int open_named(const char *name, char **envp)
+{
+	char path[108];
+	uid_t user = (uid_t)call(__NR_geteuid, 0, 0, 0, 0, 0);
+	const char *runtime = user == 0 ? "/run" : "";
+	for (char **e = envp; *e; e++)
+		if (begins(*e, "XDG_RUNTIME_DIR=")) {
+			if ((*e)[16])
+				runtime = *e + 16;
+			break;
+		}
+	if (*runtime != '/' || !is_session(name) || length(runtime) + length("/agentsh/") + length(name) + length("/shells.key") >= sizeof path)
 		return -1;
-	add(end, "/shells.key");
-	if (read_key(path, user, header + 12) < 0)
+	char *end = add(add(path, runtime), "/agentsh");
+	if (!is_private(path, user))
 		return -1;
-	add(end, "/shells");
-	return dial(path, user);
+	end = add(add(end, "/"), name);
+	return is_private(path, user) ? open_directory(path, end, user) : -1;
+}
+
+/* The command of 'agentsh exec --session NAME COMMAND', and the name; 0: another command line. */
+static char **named_command(char **argv, const char **name)
+{
+	if (!is(base(argv[0]), "agentsh") || !is(base(exe), "agentsh") || !argv[1] || !is(argv[1], "exec") || !argv[2])
+		return 0;
+	char **rest = argv + 3;
+	if (begins(argv[2], "--session="))
+		*name = argv[2] + 10;
+	else if ((is(argv[2], "--session") || is(argv[2], "-s")) && argv[3])
+		*name = *rest++;
+	else
+		return 0;
+	if (*rest && is(*rest, "--"))
+		rest++;
+	else if (*rest && **rest == '-')
+		return 0; /* another flag */
+	return *rest && **rest ? rest : 0;
 }
 
 /* -- the request -- */
@@ -450,30 +432,55 @@ static uint64_t passed_signals(void)
 	return set;
 }
 
+/* Sends a request with the words of argv and envp. */
+static void request(char **argv, char **envp, char **variables)
+{
+	find_here(envp);
+	early.passed = passed_signals();
+	call(__NR_rt_sigprocmask, SIG_BLOCK, (long)&early.passed, (long)&early.mask, sizeof early.mask, 0);
+	if (send_request(early.sock, argv, variables) == 0)
+		early.sent = 1;
+	else
+		call(__NR_rt_sigprocmask, SIG_SETMASK, (long)&early.mask, 0, sizeof early.mask, 0);
+}
+
+/* Whether a terminal is there on which the policy's questions could be asked. */
+static int has_terminal(void)
+{
+	int fd = open_file("/dev/tty", O_RDWR | O_NOCTTY);
+	if (fd >= 0)
+		close_file(fd);
+	return fd >= 0;
+}
+
 __attribute__((used, visibility("hidden"))) void agentsh_early(long *stack)
 {
 	long argc = stack[0];
-	char **argv = (char **)(stack + 1), **envp = argv + argc + 1;
-	if (argc < 1 || !argv[0][0] || !is_shell(argv[0]))
+	char **argv = (char **)(stack + 1), **envp = argv + argc + 1, **command = 0, *none[] = { 0 };
+	const char *name = 0;
+	if (argc < 1 || !argv[0][0])
+		return;
+	int shell = is_shell(argv[0]);
+	if (!shell && argc < 4)
 		return;
 	long n = read_link("/proc/self/exe", exe, sizeof exe);
-	if (n <= 0 || n >= (long)sizeof exe - 1 || occupy_streams() < 0 || (is_terminal(0) && is_terminal(1)))
+	if (n <= 0 || n >= (long)sizeof exe - 1)
 		return;
-	early.sock = open_session();
+	if (!shell && !(command = named_command(argv, &name)))
+		return;
+	if (occupy_streams() < 0 || (is_terminal(0) && is_terminal(1)) || (!shell && has_terminal()))
+		return;
+	early.sock = shell ? open_shared() : open_named(name, envp);
 	if (early.sock < 0)
 		return;
-	/* the supervisor prepares itself while this looks on */
-	if (!below_packager()) {
-		find_here(envp);
-		early.passed = passed_signals();
-		call(__NR_rt_sigprocmask, SIG_BLOCK, (long)&early.passed, (long)&early.mask, sizeof early.mask, 0);
-		if (send_request(early.sock, argv, envp) == 0) {
-			early.sent = 1;
-			return;
-		}
-		call(__NR_rt_sigprocmask, SIG_SETMASK, (long)&early.mask, 0, sizeof early.mask, 0);
+	if (!shell) {
+		exe[0] = 0; /* no shim */
+		request(command, envp, none);
+	} else if (!below_packager()) { /* the supervisor prepares itself while this looks on */
+		request(argv, envp, envp);
 	}
-	close_file(early.sock);
+	if (!early.sent)
+		close_file(early.sock);
 }
 #else
 __asm__(".text\n.globl agentshentry\nagentshentry:\n"
