@@ -259,11 +259,11 @@ inspector: build ## the inspector of MCP calls tools of a session: half a minute
 
 # Generated code is in the tree: this needs protoc of Debian.
 .PHONY: proto
-proto: ## the messages of OpenShell's gateway from internal/openshellpb/openshell.proto
+proto: ## the messages of OpenShell's gateway from internal/openshellpb/*.proto
 	GOBIN=$(abspath $(TOOLS))/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
 	GOBIN=$(abspath $(TOOLS))/bin $(GO) install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
 	cd internal/openshellpb && PATH=$(abspath $(TOOLS))/bin:$$PATH protoc --go_out=. --go_opt=paths=source_relative \
-		--go-grpc_out=. --go-grpc_opt=paths=source_relative openshell.proto
+		--go-grpc_out=. --go-grpc_opt=paths=source_relative openshell.proto logs.proto
 
 # The vendor's own library, from npm, drives the double of Blaxel before the backend does.
 blaxel: deps-check ## Blaxel's library against the double of the tests: half a minute

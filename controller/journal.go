@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -176,6 +177,36 @@ func (j *journal) storeAudit(ctx context.Context, s sandbox.Sandbox) error {
 	defer log.Close()
 	stored, err := j.dir.Store(record.AuditFile, log)
 	return j.stored(stored, err)
+}
+
+// PlaceLog is what the place of a sandbox said about it, in the words of the place.
+type PlaceLog struct {
+	By      string   `json:"by"`
+	File    string   `json:"file,omitempty"` // in the directory of the record
+	Lines   int      `json:"lines"`
+	LeftOut int      `json:"left_out,omitempty"` // lines that do not fit into the file
+	Denials int      `json:"denials"`
+	Denied  []string `json:"denied,omitempty"`  // the first denials
+	Missing string   `json:"missing,omitempty"` // why there is no log
+}
+
+// storePlaceLog stores what the place of a sandbox says about it; nil: it says nothing.
+func (j *journal) storePlaceLog(ctx context.Context, s sandbox.Sandbox) (*PlaceLog, error) {
+	of, is := s.(sandbox.Witness)
+	if !is {
+		return nil, nil
+	}
+	log, err := of.PlaceLog(ctx)
+	if err != nil {
+		err = fmt.Errorf("the log of the place: %w", err)
+		return &PlaceLog{By: j.record.Backend, Missing: clean(err.Error())}, err
+	}
+	if log == nil {
+		return nil, nil
+	}
+	out := &PlaceLog{By: log.By, File: record.PlaceLogFile, Lines: log.Lines, LeftOut: log.LeftOut, Denials: log.Denials, Denied: log.Denied}
+	stored, err := j.dir.Store(record.PlaceLogFile, bytes.NewReader(log.Text))
+	return out, j.stored(stored, err)
 }
 
 // storeResult stores the result.

@@ -93,6 +93,7 @@ type Result struct {
 	Review          *Review        `json:"review,omitempty"`   // requested because of critical findings
 	Out             string         `json:"out"`
 	Audit           string         `json:"audit,omitempty"`
+	PlaceLog        *PlaceLog      `json:"place_log,omitempty"` // of the place of the sandbox; absent: it has none
 	Telemetry       *Telemetry     `json:"telemetry,omitempty"` // what was exported with --otlp
 	Trashed         int            `json:"trashed,omitempty"`   // files in the trash of soft_delete, copied to the results
 	Record          string         `json:"record,omitempty"`
@@ -398,6 +399,14 @@ var resultFields = map[string]string{
 	"pre_script.reason":      "why it skipped the run",
 	"pre_script.values":      "values by their names, one for each line of its output",
 	"agent_host":             "how the agent's program ran on the host; absent: in the sandbox",
+	"place_log":              "what the place of the sandbox said about it in a log of its own; absent: it has none",
+	"place_log.by":           "who wrote it",
+	"place_log.left_out":     "lines that do not fit into the file",
+	"place_log.lines":        "lines in the file",
+	"place_log.denials":      "how often the place denied something",
+	"place_log.denied":       "the first denials, in the words of the place",
+	"place_log.missing":      "why there is no log",
+	"place_log.file":         "file in the directory of the record",
 	"agent_host.program":     "file of the program",
 	"agent_host.session":     "whether the program had a session of its own",
 	"agent_host.why":         "why it had none",

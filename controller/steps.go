@@ -424,13 +424,17 @@ func (r *run) deleteSandbox(ctx context.Context) error {
 	return errors.Join(err, r.box.waitDeleted())
 }
 
-// startDelete stores the audit log of the stopped sandbox and deletes the
+// startDelete stores the audit log of the stopped sandbox and that of its place, and deletes the
 // sandbox in the background.
 func (r *run) startDelete(ctx context.Context) {
 	if r.box.deleted != nil {
 		return
 	}
 	if err := r.journal.storeAudit(ctx, r.box.sandbox); err != nil {
+		r.progress.warn("%v", err)
+	}
+	var err error
+	if r.result.PlaceLog, err = r.journal.storePlaceLog(ctx, r.box.sandbox); err != nil {
 		r.progress.warn("%v", err)
 	}
 	r.box.startDelete(ctx)

@@ -16,12 +16,14 @@ const (
 	AgentAuditFile  = "agent-audit.jsonl" // the audit log of the session of an agent's program on the host
 	AgentEventsFile = "agent.jsonl"       // events of the agent, see [AgentEvent]
 	AgentLogFile    = "agent.log"         // lines that the agent printed
+	PlaceLogFile    = "place.log"         // what the place of the sandbox says about it
 	ChangesFile     = "changes.json"      // the differences of the changed files
 )
 
 // storeLimits bound the stored part of a file, in bytes. The results contain
 // the whole file.
-var storeLimits = map[string]int64{AuditFile: 16 << 20, AgentAuditFile: 16 << 20, AgentEventsFile: 8 << 20, AgentLogFile: 1 << 20}
+var storeLimits = map[string]int64{AuditFile: 16 << 20, AgentAuditFile: 16 << 20, AgentEventsFile: 8 << 20, AgentLogFile: 1 << 20,
+	PlaceLogFile: 1 << 20}
 
 // Stored describes how much of a file is in a run's directory.
 type Stored struct {

@@ -217,6 +217,18 @@ func agentHost(a *agenthost.About) string {
 	return said
 }
 
+// placeLog says what is in the log of the place of a sandbox.
+func placeLog(l *controller.PlaceLog) string {
+	if l.Missing != "" {
+		return "missing: " + l.Missing
+	}
+	said := text.Count(l.Lines, "line") + " in " + l.File
+	if l.Denials > 0 {
+		said += "; denied " + text.Count(l.Denials, "time") + ": " + strings.Join(l.Denied, "; ")
+	}
+	return said
+}
+
 // setFacts sets the facts about the run.
 func (r *Report) setFacts() {
 	add := func(name, value string) {
@@ -238,6 +250,9 @@ func (r *Report) setFacts() {
 			add(f.Name, f.Value)
 		}
 		add("agent on the host", agentHost(x.AgentHost))
+		if l := x.PlaceLog; l != nil {
+			add("log of "+l.By, placeLog(l))
+		}
 	}
 	add("backend", r.Run.Backend)
 	add("repository", r.Run.Repo)

@@ -61,6 +61,7 @@ type Double struct {
 	sandboxes map[string]*box
 	before    []string // what each command of an exec begins with
 	policies  []*pb.SandboxPolicy
+	logs      []*pb.SandboxLogLine
 }
 
 // box is a sandbox.

@@ -284,72 +284,6 @@ func (x *HealthResponse) GetVersion() string {
 	return ""
 }
 
-type WorkspaceSelector struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Selection:
-	//
-	//	*WorkspaceSelector_Workspace
-	Selection     isWorkspaceSelector_Selection `protobuf_oneof:"selection"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WorkspaceSelector) Reset() {
-	*x = WorkspaceSelector{}
-	mi := &file_openshell_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WorkspaceSelector) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WorkspaceSelector) ProtoMessage() {}
-
-func (x *WorkspaceSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WorkspaceSelector.ProtoReflect.Descriptor instead.
-func (*WorkspaceSelector) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *WorkspaceSelector) GetSelection() isWorkspaceSelector_Selection {
-	if x != nil {
-		return x.Selection
-	}
-	return nil
-}
-
-func (x *WorkspaceSelector) GetWorkspace() string {
-	if x != nil {
-		if x, ok := x.Selection.(*WorkspaceSelector_Workspace); ok {
-			return x.Workspace
-		}
-	}
-	return ""
-}
-
-type isWorkspaceSelector_Selection interface {
-	isWorkspaceSelector_Selection()
-}
-
-type WorkspaceSelector_Workspace struct {
-	Workspace string `protobuf:"bytes,1,opt,name=workspace,proto3,oneof"`
-}
-
-func (*WorkspaceSelector_Workspace) isWorkspaceSelector_Selection() {}
-
 type ObjectMeta struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -361,7 +295,7 @@ type ObjectMeta struct {
 
 func (x *ObjectMeta) Reset() {
 	*x = ObjectMeta{}
-	mi := &file_openshell_proto_msgTypes[3]
+	mi := &file_openshell_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -373,7 +307,7 @@ func (x *ObjectMeta) String() string {
 func (*ObjectMeta) ProtoMessage() {}
 
 func (x *ObjectMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[3]
+	mi := &file_openshell_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -386,7 +320,7 @@ func (x *ObjectMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectMeta.ProtoReflect.Descriptor instead.
 func (*ObjectMeta) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{3}
+	return file_openshell_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ObjectMeta) GetId() string {
@@ -421,7 +355,7 @@ type Sandbox struct {
 
 func (x *Sandbox) Reset() {
 	*x = Sandbox{}
-	mi := &file_openshell_proto_msgTypes[4]
+	mi := &file_openshell_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +367,7 @@ func (x *Sandbox) String() string {
 func (*Sandbox) ProtoMessage() {}
 
 func (x *Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[4]
+	mi := &file_openshell_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +380,7 @@ func (x *Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
 func (*Sandbox) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{4}
+	return file_openshell_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Sandbox) GetMetadata() *ObjectMeta {
@@ -483,7 +417,7 @@ type SandboxSpec struct {
 
 func (x *SandboxSpec) Reset() {
 	*x = SandboxSpec{}
-	mi := &file_openshell_proto_msgTypes[5]
+	mi := &file_openshell_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +429,7 @@ func (x *SandboxSpec) String() string {
 func (*SandboxSpec) ProtoMessage() {}
 
 func (x *SandboxSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[5]
+	mi := &file_openshell_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +442,7 @@ func (x *SandboxSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxSpec.ProtoReflect.Descriptor instead.
 func (*SandboxSpec) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{5}
+	return file_openshell_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SandboxSpec) GetEnvironment() map[string]string {
@@ -555,7 +489,7 @@ type SandboxTemplate struct {
 
 func (x *SandboxTemplate) Reset() {
 	*x = SandboxTemplate{}
-	mi := &file_openshell_proto_msgTypes[6]
+	mi := &file_openshell_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +501,7 @@ func (x *SandboxTemplate) String() string {
 func (*SandboxTemplate) ProtoMessage() {}
 
 func (x *SandboxTemplate) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[6]
+	mi := &file_openshell_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +514,7 @@ func (x *SandboxTemplate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxTemplate.ProtoReflect.Descriptor instead.
 func (*SandboxTemplate) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{6}
+	return file_openshell_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SandboxTemplate) GetImage() string {
@@ -601,7 +535,7 @@ type SandboxStatus struct {
 
 func (x *SandboxStatus) Reset() {
 	*x = SandboxStatus{}
-	mi := &file_openshell_proto_msgTypes[7]
+	mi := &file_openshell_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +547,7 @@ func (x *SandboxStatus) String() string {
 func (*SandboxStatus) ProtoMessage() {}
 
 func (x *SandboxStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[7]
+	mi := &file_openshell_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +560,7 @@ func (x *SandboxStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxStatus.ProtoReflect.Descriptor instead.
 func (*SandboxStatus) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{7}
+	return file_openshell_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SandboxStatus) GetConditions() []*SandboxCondition {
@@ -662,7 +596,7 @@ type SandboxCondition struct {
 
 func (x *SandboxCondition) Reset() {
 	*x = SandboxCondition{}
-	mi := &file_openshell_proto_msgTypes[8]
+	mi := &file_openshell_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +608,7 @@ func (x *SandboxCondition) String() string {
 func (*SandboxCondition) ProtoMessage() {}
 
 func (x *SandboxCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[8]
+	mi := &file_openshell_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +621,7 @@ func (x *SandboxCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxCondition.ProtoReflect.Descriptor instead.
 func (*SandboxCondition) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{8}
+	return file_openshell_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SandboxCondition) GetType() string {
@@ -731,7 +665,7 @@ type CreateSandboxRequest struct {
 
 func (x *CreateSandboxRequest) Reset() {
 	*x = CreateSandboxRequest{}
-	mi := &file_openshell_proto_msgTypes[9]
+	mi := &file_openshell_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +677,7 @@ func (x *CreateSandboxRequest) String() string {
 func (*CreateSandboxRequest) ProtoMessage() {}
 
 func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[9]
+	mi := &file_openshell_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +690,7 @@ func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSandboxRequest.ProtoReflect.Descriptor instead.
 func (*CreateSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{9}
+	return file_openshell_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateSandboxRequest) GetSpec() *SandboxSpec {
@@ -804,7 +738,7 @@ type GetSandboxRequest struct {
 
 func (x *GetSandboxRequest) Reset() {
 	*x = GetSandboxRequest{}
-	mi := &file_openshell_proto_msgTypes[10]
+	mi := &file_openshell_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +750,7 @@ func (x *GetSandboxRequest) String() string {
 func (*GetSandboxRequest) ProtoMessage() {}
 
 func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[10]
+	mi := &file_openshell_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +763,7 @@ func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxRequest.ProtoReflect.Descriptor instead.
 func (*GetSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{10}
+	return file_openshell_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetSandboxRequest) GetName() string {
@@ -858,7 +792,7 @@ type ListSandboxesRequest struct {
 
 func (x *ListSandboxesRequest) Reset() {
 	*x = ListSandboxesRequest{}
-	mi := &file_openshell_proto_msgTypes[11]
+	mi := &file_openshell_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +804,7 @@ func (x *ListSandboxesRequest) String() string {
 func (*ListSandboxesRequest) ProtoMessage() {}
 
 func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[11]
+	mi := &file_openshell_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +817,7 @@ func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*ListSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{11}
+	return file_openshell_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListSandboxesRequest) GetPageSize() int32 {
@@ -924,7 +858,7 @@ type ListSandboxesResponse struct {
 
 func (x *ListSandboxesResponse) Reset() {
 	*x = ListSandboxesResponse{}
-	mi := &file_openshell_proto_msgTypes[12]
+	mi := &file_openshell_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +870,7 @@ func (x *ListSandboxesResponse) String() string {
 func (*ListSandboxesResponse) ProtoMessage() {}
 
 func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[12]
+	mi := &file_openshell_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +883,7 @@ func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*ListSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{12}
+	return file_openshell_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListSandboxesResponse) GetSandboxes() []*Sandbox {
@@ -977,7 +911,7 @@ type DeleteSandboxRequest struct {
 
 func (x *DeleteSandboxRequest) Reset() {
 	*x = DeleteSandboxRequest{}
-	mi := &file_openshell_proto_msgTypes[13]
+	mi := &file_openshell_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +923,7 @@ func (x *DeleteSandboxRequest) String() string {
 func (*DeleteSandboxRequest) ProtoMessage() {}
 
 func (x *DeleteSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[13]
+	mi := &file_openshell_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +936,7 @@ func (x *DeleteSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSandboxRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{13}
+	return file_openshell_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteSandboxRequest) GetName() string {
@@ -1034,7 +968,7 @@ type DeleteSandboxResponse struct {
 
 func (x *DeleteSandboxResponse) Reset() {
 	*x = DeleteSandboxResponse{}
-	mi := &file_openshell_proto_msgTypes[14]
+	mi := &file_openshell_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +980,7 @@ func (x *DeleteSandboxResponse) String() string {
 func (*DeleteSandboxResponse) ProtoMessage() {}
 
 func (x *DeleteSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[14]
+	mi := &file_openshell_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +993,7 @@ func (x *DeleteSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSandboxResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{14}
+	return file_openshell_proto_rawDescGZIP(), []int{13}
 }
 
 type SandboxResponse struct {
@@ -1071,7 +1005,7 @@ type SandboxResponse struct {
 
 func (x *SandboxResponse) Reset() {
 	*x = SandboxResponse{}
-	mi := &file_openshell_proto_msgTypes[15]
+	mi := &file_openshell_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1017,7 @@ func (x *SandboxResponse) String() string {
 func (*SandboxResponse) ProtoMessage() {}
 
 func (x *SandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[15]
+	mi := &file_openshell_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1030,7 @@ func (x *SandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxResponse.ProtoReflect.Descriptor instead.
 func (*SandboxResponse) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{15}
+	return file_openshell_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SandboxResponse) GetSandbox() *Sandbox {
@@ -1121,7 +1055,7 @@ type ExecSandboxRequest struct {
 
 func (x *ExecSandboxRequest) Reset() {
 	*x = ExecSandboxRequest{}
-	mi := &file_openshell_proto_msgTypes[16]
+	mi := &file_openshell_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1067,7 @@ func (x *ExecSandboxRequest) String() string {
 func (*ExecSandboxRequest) ProtoMessage() {}
 
 func (x *ExecSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[16]
+	mi := &file_openshell_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1080,7 @@ func (x *ExecSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecSandboxRequest.ProtoReflect.Descriptor instead.
 func (*ExecSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{16}
+	return file_openshell_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExecSandboxRequest) GetSandbox() string {
@@ -1211,7 +1145,7 @@ type ExecSandboxInput struct {
 
 func (x *ExecSandboxInput) Reset() {
 	*x = ExecSandboxInput{}
-	mi := &file_openshell_proto_msgTypes[17]
+	mi := &file_openshell_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1157,7 @@ func (x *ExecSandboxInput) String() string {
 func (*ExecSandboxInput) ProtoMessage() {}
 
 func (x *ExecSandboxInput) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[17]
+	mi := &file_openshell_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1170,7 @@ func (x *ExecSandboxInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecSandboxInput.ProtoReflect.Descriptor instead.
 func (*ExecSandboxInput) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{17}
+	return file_openshell_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecSandboxInput) GetPayload() isExecSandboxInput_Payload {
@@ -1289,7 +1223,7 @@ type ExecSandboxStdout struct {
 
 func (x *ExecSandboxStdout) Reset() {
 	*x = ExecSandboxStdout{}
-	mi := &file_openshell_proto_msgTypes[18]
+	mi := &file_openshell_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1235,7 @@ func (x *ExecSandboxStdout) String() string {
 func (*ExecSandboxStdout) ProtoMessage() {}
 
 func (x *ExecSandboxStdout) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[18]
+	mi := &file_openshell_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1248,7 @@ func (x *ExecSandboxStdout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecSandboxStdout.ProtoReflect.Descriptor instead.
 func (*ExecSandboxStdout) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{18}
+	return file_openshell_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecSandboxStdout) GetData() []byte {
@@ -1333,7 +1267,7 @@ type ExecSandboxStderr struct {
 
 func (x *ExecSandboxStderr) Reset() {
 	*x = ExecSandboxStderr{}
-	mi := &file_openshell_proto_msgTypes[19]
+	mi := &file_openshell_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1279,7 @@ func (x *ExecSandboxStderr) String() string {
 func (*ExecSandboxStderr) ProtoMessage() {}
 
 func (x *ExecSandboxStderr) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[19]
+	mi := &file_openshell_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1292,7 @@ func (x *ExecSandboxStderr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecSandboxStderr.ProtoReflect.Descriptor instead.
 func (*ExecSandboxStderr) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{19}
+	return file_openshell_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExecSandboxStderr) GetData() []byte {
@@ -1377,7 +1311,7 @@ type ExecSandboxExit struct {
 
 func (x *ExecSandboxExit) Reset() {
 	*x = ExecSandboxExit{}
-	mi := &file_openshell_proto_msgTypes[20]
+	mi := &file_openshell_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1323,7 @@ func (x *ExecSandboxExit) String() string {
 func (*ExecSandboxExit) ProtoMessage() {}
 
 func (x *ExecSandboxExit) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[20]
+	mi := &file_openshell_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1336,7 @@ func (x *ExecSandboxExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecSandboxExit.ProtoReflect.Descriptor instead.
 func (*ExecSandboxExit) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{20}
+	return file_openshell_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExecSandboxExit) GetExitCode() int32 {
@@ -1426,7 +1360,7 @@ type ExecSandboxEvent struct {
 
 func (x *ExecSandboxEvent) Reset() {
 	*x = ExecSandboxEvent{}
-	mi := &file_openshell_proto_msgTypes[21]
+	mi := &file_openshell_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1372,7 @@ func (x *ExecSandboxEvent) String() string {
 func (*ExecSandboxEvent) ProtoMessage() {}
 
 func (x *ExecSandboxEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[21]
+	mi := &file_openshell_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1385,7 @@ func (x *ExecSandboxEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecSandboxEvent.ProtoReflect.Descriptor instead.
 func (*ExecSandboxEvent) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{21}
+	return file_openshell_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExecSandboxEvent) GetPayload() isExecSandboxEvent_Payload {
@@ -1523,7 +1457,7 @@ type SandboxPolicy struct {
 
 func (x *SandboxPolicy) Reset() {
 	*x = SandboxPolicy{}
-	mi := &file_openshell_proto_msgTypes[22]
+	mi := &file_openshell_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1469,7 @@ func (x *SandboxPolicy) String() string {
 func (*SandboxPolicy) ProtoMessage() {}
 
 func (x *SandboxPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[22]
+	mi := &file_openshell_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1482,7 @@ func (x *SandboxPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxPolicy.ProtoReflect.Descriptor instead.
 func (*SandboxPolicy) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{22}
+	return file_openshell_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SandboxPolicy) GetVersion() uint32 {
@@ -1590,7 +1524,7 @@ type FilesystemPolicy struct {
 
 func (x *FilesystemPolicy) Reset() {
 	*x = FilesystemPolicy{}
-	mi := &file_openshell_proto_msgTypes[23]
+	mi := &file_openshell_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +1536,7 @@ func (x *FilesystemPolicy) String() string {
 func (*FilesystemPolicy) ProtoMessage() {}
 
 func (x *FilesystemPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[23]
+	mi := &file_openshell_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +1549,7 @@ func (x *FilesystemPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesystemPolicy.ProtoReflect.Descriptor instead.
 func (*FilesystemPolicy) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{23}
+	return file_openshell_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FilesystemPolicy) GetIncludeWorkdir() bool {
@@ -1648,7 +1582,7 @@ type LandlockPolicy struct {
 
 func (x *LandlockPolicy) Reset() {
 	*x = LandlockPolicy{}
-	mi := &file_openshell_proto_msgTypes[24]
+	mi := &file_openshell_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1594,7 @@ func (x *LandlockPolicy) String() string {
 func (*LandlockPolicy) ProtoMessage() {}
 
 func (x *LandlockPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[24]
+	mi := &file_openshell_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1607,7 @@ func (x *LandlockPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LandlockPolicy.ProtoReflect.Descriptor instead.
 func (*LandlockPolicy) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{24}
+	return file_openshell_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LandlockPolicy) GetCompatibility() string {
@@ -1694,7 +1628,7 @@ type NetworkPolicyRule struct {
 
 func (x *NetworkPolicyRule) Reset() {
 	*x = NetworkPolicyRule{}
-	mi := &file_openshell_proto_msgTypes[25]
+	mi := &file_openshell_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1640,7 @@ func (x *NetworkPolicyRule) String() string {
 func (*NetworkPolicyRule) ProtoMessage() {}
 
 func (x *NetworkPolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[25]
+	mi := &file_openshell_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +1653,7 @@ func (x *NetworkPolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkPolicyRule.ProtoReflect.Descriptor instead.
 func (*NetworkPolicyRule) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{25}
+	return file_openshell_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NetworkPolicyRule) GetName() string {
@@ -1752,7 +1686,7 @@ type NetworkBinary struct {
 
 func (x *NetworkBinary) Reset() {
 	*x = NetworkBinary{}
-	mi := &file_openshell_proto_msgTypes[26]
+	mi := &file_openshell_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1698,7 @@ func (x *NetworkBinary) String() string {
 func (*NetworkBinary) ProtoMessage() {}
 
 func (x *NetworkBinary) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[26]
+	mi := &file_openshell_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1711,7 @@ func (x *NetworkBinary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkBinary.ProtoReflect.Descriptor instead.
 func (*NetworkBinary) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{26}
+	return file_openshell_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NetworkBinary) GetPath() string {
@@ -1802,7 +1736,7 @@ type NetworkEndpoint struct {
 
 func (x *NetworkEndpoint) Reset() {
 	*x = NetworkEndpoint{}
-	mi := &file_openshell_proto_msgTypes[27]
+	mi := &file_openshell_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +1748,7 @@ func (x *NetworkEndpoint) String() string {
 func (*NetworkEndpoint) ProtoMessage() {}
 
 func (x *NetworkEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[27]
+	mi := &file_openshell_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +1761,7 @@ func (x *NetworkEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkEndpoint.ProtoReflect.Descriptor instead.
 func (*NetworkEndpoint) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{27}
+	return file_openshell_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NetworkEndpoint) GetHost() string {
@@ -1888,7 +1822,7 @@ type L7Rule struct {
 
 func (x *L7Rule) Reset() {
 	*x = L7Rule{}
-	mi := &file_openshell_proto_msgTypes[28]
+	mi := &file_openshell_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +1834,7 @@ func (x *L7Rule) String() string {
 func (*L7Rule) ProtoMessage() {}
 
 func (x *L7Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[28]
+	mi := &file_openshell_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +1847,7 @@ func (x *L7Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use L7Rule.ProtoReflect.Descriptor instead.
 func (*L7Rule) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{28}
+	return file_openshell_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *L7Rule) GetAllow() *L7Allow {
@@ -1933,7 +1867,7 @@ type L7Allow struct {
 
 func (x *L7Allow) Reset() {
 	*x = L7Allow{}
-	mi := &file_openshell_proto_msgTypes[29]
+	mi := &file_openshell_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1945,7 +1879,7 @@ func (x *L7Allow) String() string {
 func (*L7Allow) ProtoMessage() {}
 
 func (x *L7Allow) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[29]
+	mi := &file_openshell_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +1892,7 @@ func (x *L7Allow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use L7Allow.ProtoReflect.Descriptor instead.
 func (*L7Allow) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{29}
+	return file_openshell_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *L7Allow) GetMethod() string {
@@ -1985,7 +1919,7 @@ type L7DenyRule struct {
 
 func (x *L7DenyRule) Reset() {
 	*x = L7DenyRule{}
-	mi := &file_openshell_proto_msgTypes[30]
+	mi := &file_openshell_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +1931,7 @@ func (x *L7DenyRule) String() string {
 func (*L7DenyRule) ProtoMessage() {}
 
 func (x *L7DenyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[30]
+	mi := &file_openshell_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +1944,7 @@ func (x *L7DenyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use L7DenyRule.ProtoReflect.Descriptor instead.
 func (*L7DenyRule) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{30}
+	return file_openshell_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *L7DenyRule) GetMethod() string {
@@ -2031,14 +1965,12 @@ var File_openshell_proto protoreflect.FileDescriptor
 
 const file_openshell_proto_rawDesc = "" +
 	"\n" +
-	"\x0fopenshell.proto\x12\fopenshell.v1\"\x0f\n" +
+	"\x0fopenshell.proto\x12\fopenshell.v1\x1a\n" +
+	"logs.proto\"\x0f\n" +
 	"\rHealthRequest\"_\n" +
 	"\x0eHealthResponse\x123\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x1b.openshell.v1.ServiceStatusR\x06status\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"@\n" +
-	"\x11WorkspaceSelector\x12\x1e\n" +
-	"\tworkspace\x18\x01 \x01(\tH\x00R\tworkspaceB\v\n" +
-	"\tselection\"\xa9\x01\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xa9\x01\n" +
 	"\n" +
 	"ObjectMeta\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
@@ -2194,7 +2126,7 @@ const file_openshell_proto_rawDesc = "" +
 	"\x16NetworkEnforcementMode\x12(\n" +
 	"$NETWORK_ENFORCEMENT_MODE_UNSPECIFIED\x10\x00\x12$\n" +
 	" NETWORK_ENFORCEMENT_MODE_ENFORCE\x10\x01\x12\"\n" +
-	"\x1eNETWORK_ENFORCEMENT_MODE_AUDIT\x10\x022\x84\x04\n" +
+	"\x1eNETWORK_ENFORCEMENT_MODE_AUDIT\x10\x022\xe1\x04\n" +
 	"\tOpenShell\x12C\n" +
 	"\x06Health\x12\x1b.openshell.v1.HealthRequest\x1a\x1c.openshell.v1.HealthResponse\x12R\n" +
 	"\rCreateSandbox\x12\".openshell.v1.CreateSandboxRequest\x1a\x1d.openshell.v1.SandboxResponse\x12L\n" +
@@ -2202,7 +2134,8 @@ const file_openshell_proto_rawDesc = "" +
 	"GetSandbox\x12\x1f.openshell.v1.GetSandboxRequest\x1a\x1d.openshell.v1.SandboxResponse\x12X\n" +
 	"\rListSandboxes\x12\".openshell.v1.ListSandboxesRequest\x1a#.openshell.v1.ListSandboxesResponse\x12X\n" +
 	"\rDeleteSandbox\x12\".openshell.v1.DeleteSandboxRequest\x1a#.openshell.v1.DeleteSandboxResponse\x12\\\n" +
-	"\x16ExecSandboxInteractive\x12\x1e.openshell.v1.ExecSandboxInput\x1a\x1e.openshell.v1.ExecSandboxEvent(\x010\x01B\x1eZ\x1cagentsh/internal/openshellpbb\x06proto3"
+	"\x16ExecSandboxInteractive\x12\x1e.openshell.v1.ExecSandboxInput\x1a\x1e.openshell.v1.ExecSandboxEvent(\x010\x01\x12[\n" +
+	"\x0eGetSandboxLogs\x12#.openshell.v1.GetSandboxLogsRequest\x1a$.openshell.v1.GetSandboxLogsResponseB\x1eZ\x1cagentsh/internal/openshellpbb\x06proto3"
 
 var (
 	file_openshell_proto_rawDescOnce sync.Once
@@ -2217,97 +2150,101 @@ func file_openshell_proto_rawDescGZIP() []byte {
 }
 
 var file_openshell_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_openshell_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_openshell_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_openshell_proto_goTypes = []any{
-	(ServiceStatus)(0),            // 0: openshell.v1.ServiceStatus
-	(SandboxPhase)(0),             // 1: openshell.v1.SandboxPhase
-	(NetworkEnforcementMode)(0),   // 2: openshell.v1.NetworkEnforcementMode
-	(*HealthRequest)(nil),         // 3: openshell.v1.HealthRequest
-	(*HealthResponse)(nil),        // 4: openshell.v1.HealthResponse
-	(*WorkspaceSelector)(nil),     // 5: openshell.v1.WorkspaceSelector
-	(*ObjectMeta)(nil),            // 6: openshell.v1.ObjectMeta
-	(*Sandbox)(nil),               // 7: openshell.v1.Sandbox
-	(*SandboxSpec)(nil),           // 8: openshell.v1.SandboxSpec
-	(*SandboxTemplate)(nil),       // 9: openshell.v1.SandboxTemplate
-	(*SandboxStatus)(nil),         // 10: openshell.v1.SandboxStatus
-	(*SandboxCondition)(nil),      // 11: openshell.v1.SandboxCondition
-	(*CreateSandboxRequest)(nil),  // 12: openshell.v1.CreateSandboxRequest
-	(*GetSandboxRequest)(nil),     // 13: openshell.v1.GetSandboxRequest
-	(*ListSandboxesRequest)(nil),  // 14: openshell.v1.ListSandboxesRequest
-	(*ListSandboxesResponse)(nil), // 15: openshell.v1.ListSandboxesResponse
-	(*DeleteSandboxRequest)(nil),  // 16: openshell.v1.DeleteSandboxRequest
-	(*DeleteSandboxResponse)(nil), // 17: openshell.v1.DeleteSandboxResponse
-	(*SandboxResponse)(nil),       // 18: openshell.v1.SandboxResponse
-	(*ExecSandboxRequest)(nil),    // 19: openshell.v1.ExecSandboxRequest
-	(*ExecSandboxInput)(nil),      // 20: openshell.v1.ExecSandboxInput
-	(*ExecSandboxStdout)(nil),     // 21: openshell.v1.ExecSandboxStdout
-	(*ExecSandboxStderr)(nil),     // 22: openshell.v1.ExecSandboxStderr
-	(*ExecSandboxExit)(nil),       // 23: openshell.v1.ExecSandboxExit
-	(*ExecSandboxEvent)(nil),      // 24: openshell.v1.ExecSandboxEvent
-	(*SandboxPolicy)(nil),         // 25: openshell.v1.SandboxPolicy
-	(*FilesystemPolicy)(nil),      // 26: openshell.v1.FilesystemPolicy
-	(*LandlockPolicy)(nil),        // 27: openshell.v1.LandlockPolicy
-	(*NetworkPolicyRule)(nil),     // 28: openshell.v1.NetworkPolicyRule
-	(*NetworkBinary)(nil),         // 29: openshell.v1.NetworkBinary
-	(*NetworkEndpoint)(nil),       // 30: openshell.v1.NetworkEndpoint
-	(*L7Rule)(nil),                // 31: openshell.v1.L7Rule
-	(*L7Allow)(nil),               // 32: openshell.v1.L7Allow
-	(*L7DenyRule)(nil),            // 33: openshell.v1.L7DenyRule
-	nil,                           // 34: openshell.v1.ObjectMeta.LabelsEntry
-	nil,                           // 35: openshell.v1.SandboxSpec.EnvironmentEntry
-	nil,                           // 36: openshell.v1.CreateSandboxRequest.LabelsEntry
-	nil,                           // 37: openshell.v1.ExecSandboxRequest.EnvironmentEntry
-	nil,                           // 38: openshell.v1.SandboxPolicy.NetworkPoliciesEntry
+	(ServiceStatus)(0),             // 0: openshell.v1.ServiceStatus
+	(SandboxPhase)(0),              // 1: openshell.v1.SandboxPhase
+	(NetworkEnforcementMode)(0),    // 2: openshell.v1.NetworkEnforcementMode
+	(*HealthRequest)(nil),          // 3: openshell.v1.HealthRequest
+	(*HealthResponse)(nil),         // 4: openshell.v1.HealthResponse
+	(*ObjectMeta)(nil),             // 5: openshell.v1.ObjectMeta
+	(*Sandbox)(nil),                // 6: openshell.v1.Sandbox
+	(*SandboxSpec)(nil),            // 7: openshell.v1.SandboxSpec
+	(*SandboxTemplate)(nil),        // 8: openshell.v1.SandboxTemplate
+	(*SandboxStatus)(nil),          // 9: openshell.v1.SandboxStatus
+	(*SandboxCondition)(nil),       // 10: openshell.v1.SandboxCondition
+	(*CreateSandboxRequest)(nil),   // 11: openshell.v1.CreateSandboxRequest
+	(*GetSandboxRequest)(nil),      // 12: openshell.v1.GetSandboxRequest
+	(*ListSandboxesRequest)(nil),   // 13: openshell.v1.ListSandboxesRequest
+	(*ListSandboxesResponse)(nil),  // 14: openshell.v1.ListSandboxesResponse
+	(*DeleteSandboxRequest)(nil),   // 15: openshell.v1.DeleteSandboxRequest
+	(*DeleteSandboxResponse)(nil),  // 16: openshell.v1.DeleteSandboxResponse
+	(*SandboxResponse)(nil),        // 17: openshell.v1.SandboxResponse
+	(*ExecSandboxRequest)(nil),     // 18: openshell.v1.ExecSandboxRequest
+	(*ExecSandboxInput)(nil),       // 19: openshell.v1.ExecSandboxInput
+	(*ExecSandboxStdout)(nil),      // 20: openshell.v1.ExecSandboxStdout
+	(*ExecSandboxStderr)(nil),      // 21: openshell.v1.ExecSandboxStderr
+	(*ExecSandboxExit)(nil),        // 22: openshell.v1.ExecSandboxExit
+	(*ExecSandboxEvent)(nil),       // 23: openshell.v1.ExecSandboxEvent
+	(*SandboxPolicy)(nil),          // 24: openshell.v1.SandboxPolicy
+	(*FilesystemPolicy)(nil),       // 25: openshell.v1.FilesystemPolicy
+	(*LandlockPolicy)(nil),         // 26: openshell.v1.LandlockPolicy
+	(*NetworkPolicyRule)(nil),      // 27: openshell.v1.NetworkPolicyRule
+	(*NetworkBinary)(nil),          // 28: openshell.v1.NetworkBinary
+	(*NetworkEndpoint)(nil),        // 29: openshell.v1.NetworkEndpoint
+	(*L7Rule)(nil),                 // 30: openshell.v1.L7Rule
+	(*L7Allow)(nil),                // 31: openshell.v1.L7Allow
+	(*L7DenyRule)(nil),             // 32: openshell.v1.L7DenyRule
+	nil,                            // 33: openshell.v1.ObjectMeta.LabelsEntry
+	nil,                            // 34: openshell.v1.SandboxSpec.EnvironmentEntry
+	nil,                            // 35: openshell.v1.CreateSandboxRequest.LabelsEntry
+	nil,                            // 36: openshell.v1.ExecSandboxRequest.EnvironmentEntry
+	nil,                            // 37: openshell.v1.SandboxPolicy.NetworkPoliciesEntry
+	(*WorkspaceSelector)(nil),      // 38: openshell.v1.WorkspaceSelector
+	(*GetSandboxLogsRequest)(nil),  // 39: openshell.v1.GetSandboxLogsRequest
+	(*GetSandboxLogsResponse)(nil), // 40: openshell.v1.GetSandboxLogsResponse
 }
 var file_openshell_proto_depIdxs = []int32{
 	0,  // 0: openshell.v1.HealthResponse.status:type_name -> openshell.v1.ServiceStatus
-	34, // 1: openshell.v1.ObjectMeta.labels:type_name -> openshell.v1.ObjectMeta.LabelsEntry
-	6,  // 2: openshell.v1.Sandbox.metadata:type_name -> openshell.v1.ObjectMeta
-	8,  // 3: openshell.v1.Sandbox.spec:type_name -> openshell.v1.SandboxSpec
-	10, // 4: openshell.v1.Sandbox.status:type_name -> openshell.v1.SandboxStatus
-	35, // 5: openshell.v1.SandboxSpec.environment:type_name -> openshell.v1.SandboxSpec.EnvironmentEntry
-	9,  // 6: openshell.v1.SandboxSpec.template:type_name -> openshell.v1.SandboxTemplate
-	25, // 7: openshell.v1.SandboxSpec.policy:type_name -> openshell.v1.SandboxPolicy
-	11, // 8: openshell.v1.SandboxStatus.conditions:type_name -> openshell.v1.SandboxCondition
+	33, // 1: openshell.v1.ObjectMeta.labels:type_name -> openshell.v1.ObjectMeta.LabelsEntry
+	5,  // 2: openshell.v1.Sandbox.metadata:type_name -> openshell.v1.ObjectMeta
+	7,  // 3: openshell.v1.Sandbox.spec:type_name -> openshell.v1.SandboxSpec
+	9,  // 4: openshell.v1.Sandbox.status:type_name -> openshell.v1.SandboxStatus
+	34, // 5: openshell.v1.SandboxSpec.environment:type_name -> openshell.v1.SandboxSpec.EnvironmentEntry
+	8,  // 6: openshell.v1.SandboxSpec.template:type_name -> openshell.v1.SandboxTemplate
+	24, // 7: openshell.v1.SandboxSpec.policy:type_name -> openshell.v1.SandboxPolicy
+	10, // 8: openshell.v1.SandboxStatus.conditions:type_name -> openshell.v1.SandboxCondition
 	1,  // 9: openshell.v1.SandboxStatus.phase:type_name -> openshell.v1.SandboxPhase
-	8,  // 10: openshell.v1.CreateSandboxRequest.spec:type_name -> openshell.v1.SandboxSpec
-	36, // 11: openshell.v1.CreateSandboxRequest.labels:type_name -> openshell.v1.CreateSandboxRequest.LabelsEntry
-	5,  // 12: openshell.v1.CreateSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	5,  // 13: openshell.v1.GetSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	5,  // 14: openshell.v1.ListSandboxesRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	7,  // 15: openshell.v1.ListSandboxesResponse.sandboxes:type_name -> openshell.v1.Sandbox
-	5,  // 16: openshell.v1.DeleteSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	7,  // 17: openshell.v1.SandboxResponse.sandbox:type_name -> openshell.v1.Sandbox
-	37, // 18: openshell.v1.ExecSandboxRequest.environment:type_name -> openshell.v1.ExecSandboxRequest.EnvironmentEntry
-	5,  // 19: openshell.v1.ExecSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	19, // 20: openshell.v1.ExecSandboxInput.start:type_name -> openshell.v1.ExecSandboxRequest
-	21, // 21: openshell.v1.ExecSandboxEvent.stdout:type_name -> openshell.v1.ExecSandboxStdout
-	22, // 22: openshell.v1.ExecSandboxEvent.stderr:type_name -> openshell.v1.ExecSandboxStderr
-	23, // 23: openshell.v1.ExecSandboxEvent.exit:type_name -> openshell.v1.ExecSandboxExit
-	26, // 24: openshell.v1.SandboxPolicy.filesystem:type_name -> openshell.v1.FilesystemPolicy
-	27, // 25: openshell.v1.SandboxPolicy.landlock:type_name -> openshell.v1.LandlockPolicy
-	38, // 26: openshell.v1.SandboxPolicy.network_policies:type_name -> openshell.v1.SandboxPolicy.NetworkPoliciesEntry
-	30, // 27: openshell.v1.NetworkPolicyRule.endpoints:type_name -> openshell.v1.NetworkEndpoint
-	29, // 28: openshell.v1.NetworkPolicyRule.binaries:type_name -> openshell.v1.NetworkBinary
+	7,  // 10: openshell.v1.CreateSandboxRequest.spec:type_name -> openshell.v1.SandboxSpec
+	35, // 11: openshell.v1.CreateSandboxRequest.labels:type_name -> openshell.v1.CreateSandboxRequest.LabelsEntry
+	38, // 12: openshell.v1.CreateSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	38, // 13: openshell.v1.GetSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	38, // 14: openshell.v1.ListSandboxesRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	6,  // 15: openshell.v1.ListSandboxesResponse.sandboxes:type_name -> openshell.v1.Sandbox
+	38, // 16: openshell.v1.DeleteSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	6,  // 17: openshell.v1.SandboxResponse.sandbox:type_name -> openshell.v1.Sandbox
+	36, // 18: openshell.v1.ExecSandboxRequest.environment:type_name -> openshell.v1.ExecSandboxRequest.EnvironmentEntry
+	38, // 19: openshell.v1.ExecSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	18, // 20: openshell.v1.ExecSandboxInput.start:type_name -> openshell.v1.ExecSandboxRequest
+	20, // 21: openshell.v1.ExecSandboxEvent.stdout:type_name -> openshell.v1.ExecSandboxStdout
+	21, // 22: openshell.v1.ExecSandboxEvent.stderr:type_name -> openshell.v1.ExecSandboxStderr
+	22, // 23: openshell.v1.ExecSandboxEvent.exit:type_name -> openshell.v1.ExecSandboxExit
+	25, // 24: openshell.v1.SandboxPolicy.filesystem:type_name -> openshell.v1.FilesystemPolicy
+	26, // 25: openshell.v1.SandboxPolicy.landlock:type_name -> openshell.v1.LandlockPolicy
+	37, // 26: openshell.v1.SandboxPolicy.network_policies:type_name -> openshell.v1.SandboxPolicy.NetworkPoliciesEntry
+	29, // 27: openshell.v1.NetworkPolicyRule.endpoints:type_name -> openshell.v1.NetworkEndpoint
+	28, // 28: openshell.v1.NetworkPolicyRule.binaries:type_name -> openshell.v1.NetworkBinary
 	2,  // 29: openshell.v1.NetworkEndpoint.enforcement:type_name -> openshell.v1.NetworkEnforcementMode
-	31, // 30: openshell.v1.NetworkEndpoint.rules:type_name -> openshell.v1.L7Rule
-	33, // 31: openshell.v1.NetworkEndpoint.deny_rules:type_name -> openshell.v1.L7DenyRule
-	32, // 32: openshell.v1.L7Rule.allow:type_name -> openshell.v1.L7Allow
-	28, // 33: openshell.v1.SandboxPolicy.NetworkPoliciesEntry.value:type_name -> openshell.v1.NetworkPolicyRule
+	30, // 30: openshell.v1.NetworkEndpoint.rules:type_name -> openshell.v1.L7Rule
+	32, // 31: openshell.v1.NetworkEndpoint.deny_rules:type_name -> openshell.v1.L7DenyRule
+	31, // 32: openshell.v1.L7Rule.allow:type_name -> openshell.v1.L7Allow
+	27, // 33: openshell.v1.SandboxPolicy.NetworkPoliciesEntry.value:type_name -> openshell.v1.NetworkPolicyRule
 	3,  // 34: openshell.v1.OpenShell.Health:input_type -> openshell.v1.HealthRequest
-	12, // 35: openshell.v1.OpenShell.CreateSandbox:input_type -> openshell.v1.CreateSandboxRequest
-	13, // 36: openshell.v1.OpenShell.GetSandbox:input_type -> openshell.v1.GetSandboxRequest
-	14, // 37: openshell.v1.OpenShell.ListSandboxes:input_type -> openshell.v1.ListSandboxesRequest
-	16, // 38: openshell.v1.OpenShell.DeleteSandbox:input_type -> openshell.v1.DeleteSandboxRequest
-	20, // 39: openshell.v1.OpenShell.ExecSandboxInteractive:input_type -> openshell.v1.ExecSandboxInput
-	4,  // 40: openshell.v1.OpenShell.Health:output_type -> openshell.v1.HealthResponse
-	18, // 41: openshell.v1.OpenShell.CreateSandbox:output_type -> openshell.v1.SandboxResponse
-	18, // 42: openshell.v1.OpenShell.GetSandbox:output_type -> openshell.v1.SandboxResponse
-	15, // 43: openshell.v1.OpenShell.ListSandboxes:output_type -> openshell.v1.ListSandboxesResponse
-	17, // 44: openshell.v1.OpenShell.DeleteSandbox:output_type -> openshell.v1.DeleteSandboxResponse
-	24, // 45: openshell.v1.OpenShell.ExecSandboxInteractive:output_type -> openshell.v1.ExecSandboxEvent
-	40, // [40:46] is the sub-list for method output_type
-	34, // [34:40] is the sub-list for method input_type
+	11, // 35: openshell.v1.OpenShell.CreateSandbox:input_type -> openshell.v1.CreateSandboxRequest
+	12, // 36: openshell.v1.OpenShell.GetSandbox:input_type -> openshell.v1.GetSandboxRequest
+	13, // 37: openshell.v1.OpenShell.ListSandboxes:input_type -> openshell.v1.ListSandboxesRequest
+	15, // 38: openshell.v1.OpenShell.DeleteSandbox:input_type -> openshell.v1.DeleteSandboxRequest
+	19, // 39: openshell.v1.OpenShell.ExecSandboxInteractive:input_type -> openshell.v1.ExecSandboxInput
+	39, // 40: openshell.v1.OpenShell.GetSandboxLogs:input_type -> openshell.v1.GetSandboxLogsRequest
+	4,  // 41: openshell.v1.OpenShell.Health:output_type -> openshell.v1.HealthResponse
+	17, // 42: openshell.v1.OpenShell.CreateSandbox:output_type -> openshell.v1.SandboxResponse
+	17, // 43: openshell.v1.OpenShell.GetSandbox:output_type -> openshell.v1.SandboxResponse
+	14, // 44: openshell.v1.OpenShell.ListSandboxes:output_type -> openshell.v1.ListSandboxesResponse
+	16, // 45: openshell.v1.OpenShell.DeleteSandbox:output_type -> openshell.v1.DeleteSandboxResponse
+	23, // 46: openshell.v1.OpenShell.ExecSandboxInteractive:output_type -> openshell.v1.ExecSandboxEvent
+	40, // 47: openshell.v1.OpenShell.GetSandboxLogs:output_type -> openshell.v1.GetSandboxLogsResponse
+	41, // [41:48] is the sub-list for method output_type
+	34, // [34:41] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
 	34, // [34:34] is the sub-list for extension extendee
 	0,  // [0:34] is the sub-list for field type_name
@@ -2318,15 +2255,13 @@ func file_openshell_proto_init() {
 	if File_openshell_proto != nil {
 		return
 	}
-	file_openshell_proto_msgTypes[2].OneofWrappers = []any{
-		(*WorkspaceSelector_Workspace)(nil),
-	}
-	file_openshell_proto_msgTypes[7].OneofWrappers = []any{}
-	file_openshell_proto_msgTypes[17].OneofWrappers = []any{
+	file_logs_proto_init()
+	file_openshell_proto_msgTypes[6].OneofWrappers = []any{}
+	file_openshell_proto_msgTypes[16].OneofWrappers = []any{
 		(*ExecSandboxInput_Start)(nil),
 		(*ExecSandboxInput_Stdin)(nil),
 	}
-	file_openshell_proto_msgTypes[21].OneofWrappers = []any{
+	file_openshell_proto_msgTypes[20].OneofWrappers = []any{
 		(*ExecSandboxEvent_Stdout)(nil),
 		(*ExecSandboxEvent_Stderr)(nil),
 		(*ExecSandboxEvent_Exit)(nil),
@@ -2337,7 +2272,7 @@ func file_openshell_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_openshell_proto_rawDesc), len(file_openshell_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   36,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

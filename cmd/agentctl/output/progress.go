@@ -123,7 +123,22 @@ func PrintResult(w io.Writer, r controller.Result) {
 			fmt.Fprintf(w, "  %s%s\n", RefusalText(x), count)
 		}
 	}
+	printPlaceLog(w, r.PlaceLog)
 	PrintWork(w, r)
+}
+
+// printPlaceLog prints what the place of the sandbox denied.
+func printPlaceLog(w io.Writer, l *controller.PlaceLog) {
+	if l == nil || l.Denials == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\n%s denied %s:\n", Printable(l.By), text.Count(l.Denials, "time"))
+	for _, said := range l.Denied {
+		fmt.Fprintf(w, "  %s\n", Printable(said))
+	}
+	if more := l.Denials - len(l.Denied); more > 0 {
+		fmt.Fprintf(w, "  and %s, in %s of the record of the run\n", text.Count(more, "other"), l.File)
+	}
 }
 
 // UsageText is the usage of a model on one line.

@@ -133,7 +133,7 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 	return out, err
 }
 
-// who holds rules beside agentsh, in results.
+// who holds rules beside agentsh and writes the log of a sandbox, in results.
 const who = "OpenShell"
 
 // Holds implements [sandbox.Holder]: the groups that the rendered policy has.

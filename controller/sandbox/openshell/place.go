@@ -55,7 +55,7 @@ func (p *place) Check() error { return nil }
 func (p *place) remote() remote.Config {
 	return remote.Config{
 		Name: Name, Carrier: p, State: p.b.cfg.State, Agentsh: p.b.cfg.Agentsh, Lease: p.b.cfg.Lease, Release: p.remove,
-		NetworkBy: who,
+		NetworkBy: who, Log: p.log,
 	}
 }
 

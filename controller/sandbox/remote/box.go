@@ -161,6 +161,14 @@ func (x *box) Image() (digest string, ok bool) {
 	return x.place.cfg.Image()
 }
 
+// PlaceLog implements [sandbox.Witness].
+func (x *box) PlaceLog(ctx context.Context) (*sandbox.PlaceLog, error) {
+	if x.place.cfg.Log == nil {
+		return nil, nil
+	}
+	return x.place.cfg.Log(ctx)
+}
+
 // ID implements [sandbox.Sandbox].
 func (x *box) ID() string { return x.id }
 

@@ -48,6 +48,8 @@ type Config struct {
 	Image func() (digest string, ok bool)
 	// NetworkBy is who decides about the network of the place; empty: the policy does.
 	NetworkBy string
+	// Log returns the log that such a place has of its sandbox; nil: there is none.
+	Log func(context.Context) (*sandbox.PlaceLog, error)
 	// Look has Collect ask the place in any case. Otherwise it asks only if this host has
 	// the directory of a sandbox whose controller is gone.
 	Look bool
