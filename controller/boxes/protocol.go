@@ -17,9 +17,10 @@ const Protocol = 1
 
 // Bounds of a client.
 const (
-	maxLine  = 96 << 20 // bytes of one message: a file of 64 MiB in base64
-	maxCalls = 256      // that run at a time
-	maxDepth = 64       // of nested objects and lists in a message
+	maxLine  = 96 << 20  // bytes of one message: a file of 64 MiB in base64
+	maxHeld  = 256 << 20 // bytes of the messages of all calls that run
+	maxCalls = 256       // that run at a time
+	maxDepth = 64        // of nested objects and lists in a message
 )
 
 // Config configures a [Server].
@@ -33,12 +34,13 @@ type Config struct {
 // the stream.
 type Server struct {
 	cfg Config
-	mu  sync.Mutex // a message at a time
-	out io.Writer
+	out *client
 
 	state sync.Mutex
+	ended bool // no call begins any more
 	boxes map[string]*Box
 	calls map[string]context.CancelCauseFunc // by the id of the request
+	held  int                                // bytes of the messages of these
 	wg    sync.WaitGroup
 }
 
@@ -90,7 +92,7 @@ var errEnded = errors.New("the stream of the client has ended")
 // Serve serves a client until in ends or ctx does, and deletes its sandboxes. The error is that of the
 // stream, or of a sandbox that could not be deleted.
 func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
-	s := &Server{cfg: cfg, out: out, boxes: map[string]*Box{}, calls: map[string]context.CancelCauseFunc{}}
+	s := &Server{cfg: cfg, out: newClient(out), boxes: map[string]*Box{}, calls: map[string]context.CancelCauseFunc{}}
 	calls, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	read := make(chan error, 1)
 	go func() { read <- s.read(calls, in) }() // ends with in, or with the process
@@ -99,9 +101,15 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	case err = <-read:
 	case <-ctx.Done():
 	}
+	s.state.Lock()
+	s.ended = true
+	s.state.Unlock()
+	s.out.end()
 	cancel(errEnded)
 	s.wg.Wait()
-	return errors.Join(err, s.deleteAll(context.WithoutCancel(ctx)))
+	err = errors.Join(err, s.deleteAll(context.WithoutCancel(ctx)))
+	s.out.flush()
+	return err
 }
 
 // read reads messages until the stream ends.
@@ -171,30 +179,42 @@ func (s *Server) take(ctx context.Context, line []byte) {
 	}
 	key := string(m.ID)
 	ctx, cancel := context.WithCancelCause(ctx)
-	s.state.Lock()
-	_, used := s.calls[key]
-	full := len(s.calls) >= maxCalls
-	if !used && !full {
-		s.calls[key] = cancel
-	}
-	s.state.Unlock()
-	if used || full {
+	if err := s.begin(key, len(line), cancel); err != nil {
 		cancel(nil)
-		err := fmt.Errorf("at most %d requests run at a time", maxCalls)
-		if used {
-			err = errors.New("a request with this id is running")
-		}
 		s.fail(m.ID, codeRequest, err)
 		return
 	}
-	s.wg.Go(func() {
+	go func() { // Serve waits for it
+		defer s.wg.Done()
 		reply := s.answer(ctx, m)
 		s.state.Lock()
 		delete(s.calls, key) // the client may use the id again once it has the answer
+		s.held -= len(line)
 		s.state.Unlock()
 		cancel(nil)
 		s.send(reply)
-	})
+	}()
+}
+
+// begin registers a call with a message of a size, and counts it in wg.
+func (s *Server) begin(key string, size int, cancel context.CancelCauseFunc) error {
+	s.state.Lock()
+	defer s.state.Unlock()
+	_, used := s.calls[key]
+	switch {
+	case s.ended:
+		return errEnded
+	case used:
+		return errors.New("a request with this id is running")
+	case len(s.calls) >= maxCalls:
+		return fmt.Errorf("at most %d requests run at a time", maxCalls)
+	case s.held > 0 && s.held+size > maxHeld:
+		return fmt.Errorf("the requests that run have more than %d MiB together: wait for an answer, and ask again", maxHeld>>20)
+	}
+	s.calls[key] = cancel
+	s.held += size
+	s.wg.Add(1)
+	return nil
 }
 
 // tooDeep reports whether a message has too many levels, before it is decoded.
@@ -280,9 +300,7 @@ func (s *Server) send(a answer) {
 	if err != nil {
 		data, _ = json.Marshal(answer{Version: "2.0", ID: a.ID, Error: &rpcError{Code: codeFailed, Message: err.Error()}})
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, _ = s.out.Write(append(data, '\n'))
+	s.out.send(append(data, '\n'))
 }
 
 // deleteAll deletes the sandboxes that are left.

@@ -15,7 +15,8 @@ import (
 const (
 	maxPages = 100
 	maxTools = 1000
-	maxList  = 8 << 20 // bytes of all definitions
+	maxList  = 8 << 20       // bytes of all definitions
+	maxNames = 10 * maxTools // that are known, of all lists since the server started
 )
 
 // Reasons for which a tool is refused. They stand in the audit log.
@@ -24,6 +25,7 @@ const (
 	reasonUnpinned  = "its definition is not pinned"
 	reasonRedefined = "its definition has changed since the server started"
 	reasonTwice     = "the server lists it twice"
+	reasonMany      = "the server has listed too many tools since it started"
 	reasonAllow     = "the harness does not allow it"
 	reasonUnknown   = "the server does not list it"
 )
@@ -141,8 +143,11 @@ func (f *filter) refresh() error {
 func (f *filter) pinned(d Definition) string {
 	if f.server.Pinned == nil {
 		first, has := f.known.first[d.Name]
-		if has && first != d.SHA256 {
+		switch {
+		case has && first != d.SHA256:
 			return reasonRedefined
+		case !has && len(f.known.first) == maxNames:
+			return reasonMany
 		}
 		f.known.first[d.Name] = d.SHA256
 		return ""

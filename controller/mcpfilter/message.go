@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"unicode/utf8"
 )
 
 // Bounds of messages.
@@ -54,9 +55,12 @@ type message struct {
 }
 
 // parseMessage reads a message. Lists of messages are none: no version of the protocol that
-// is in use has them.
+// is in use has them. Bytes that are no UTF-8 become U+FFFD: other programs read them in several ways.
 func parseMessage(line []byte) (message, error) {
 	var m message
+	if !utf8.Valid(line) {
+		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
+	}
 	if err := checkDepth(line); err != nil {
 		return m, err
 	}
