@@ -87,6 +87,7 @@ var ranks = map[string]int{
 	"controller/vmimage":                    2, // what virtual machines boot from; starts none
 	"controller/sandbox/vm":                 4, // a virtual machine for each sandbox, in which remote makes it
 	"controller/sandbox/openshell/gateways": 3, // knows the files of OpenShell's program, and no sandbox
+	"controller/sandbox/openshell/program":  3, // starts OpenShell's program; knows no sandbox of ours
 	"controller/sandbox/openshell":          4, // a sandbox of OpenShell for each, in which remote makes it
 	"internal/openshellpb":                  0, // messages of another project
 	"internal/openshelldouble":              2, // stands for OpenShell in tests; knows nothing of the backend
@@ -184,7 +185,7 @@ var owners = map[string][]string{
 	"github.com/go-git/gcfg/v2/token":      {"internal/gitguard"},
 	// The release tool reads another project's format, which has fields it ignores.
 	"gopkg.in/yaml.v3":        {"internal/strictyaml", "packaging/release"},
-	"golang.org/x/crypto/ssh": {"internal/channel"},
+	"golang.org/x/crypto/ssh": {"internal/channel", "internal/openshelldouble"},
 	"github.com/pkg/sftp":     {"internal/sshcommand"},
 	// They call methods by name. The linker then keeps all methods: agentsh would grow by 2 MB.
 	"html/template": {"controller/report"},

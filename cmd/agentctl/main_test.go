@@ -7,10 +7,12 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"agentsh/internal/openshelldouble"
 	"agentsh/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
+	openshelldouble.Main()
 	testenv.DefaultSignals()
 	testscript.Main(cleaning{m}, map[string]func(){"agentctl": main, "agentsh": hostileSupervisor})
 }

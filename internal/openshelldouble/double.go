@@ -262,6 +262,11 @@ func (d *Double) admit(ctx context.Context, method string, req any) error {
 	if strings.HasSuffix(method, "/Health") {
 		return nil
 	}
+	older := false
+	d.with(func() { older = strings.HasPrefix(d.version, "0.0.") })
+	if older {
+		return status.Error(codes.Unimplemented, "the messages of 0.0.x are others")
+	}
 	md, _ := metadata.FromIncomingContext(ctx)
 	ok := false
 	d.with(func() { ok = d.token != "" && slices.Equal(md.Get("authorization"), []string{"Bearer " + d.token}) })

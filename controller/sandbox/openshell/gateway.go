@@ -21,6 +21,7 @@ import (
 
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/openshell/gateways"
+	"agentsh/controller/sandbox/openshell/program"
 	pb "agentsh/internal/openshellpb"
 	"agentsh/internal/text"
 )
@@ -160,43 +161,51 @@ func (g *gateway) scope() *pb.WorkspaceSelector {
 	return &pb.WorkspaceSelector{Selection: &pb.WorkspaceSelector_Workspace{Workspace: g.workspace}}
 }
 
-// check asks for the version and the health of the gateway.
-func (g *gateway) check(ctx context.Context) error {
+// version asks for the version and the health of the gateway. It refuses versions that this backend does not speak to.
+func (g *gateway) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	h, err := g.client.Health(ctx, &pb.HealthRequest{})
+	h, err := g.client.Health(ctx, &pb.HealthRequest{}) // the same in all versions since 0.0.45, which were read
 	if err != nil {
-		return explain("ask the gateway for its health", err)
+		return "", explain("ask the gateway for its health", err)
 	}
-	if !strings.HasPrefix(strings.TrimPrefix(h.GetVersion(), "v"), minor) {
-		return &sandbox.End{
+	v := strings.TrimPrefix(h.GetVersion(), "v")
+	switch {
+	case strings.HasPrefix(v, minor) || program.Known(v):
+	case strings.HasPrefix(v, "0.0."):
+		return "", program.Refused("the gateway", h.GetVersion())
+	default:
+		return "", &sandbox.End{
 			Kind: sandbox.EndRefused,
 			Text: fmt.Sprintf("the gateway is OpenShell %.40q, this agentctl speaks to %sx", h.GetVersion(), minor),
-			Hint: "install a gateway of " + minor + "x, or reach a sandbox of 0.0.x by SSH with --backend exec: see doc/platforms/openshell.md",
+			Hint: "install a gateway of " + minor + "x, or reach its sandboxes by SSH with --backend exec: see doc/platforms/openshell.md",
 		}
 	}
 	if h.GetStatus() == pb.ServiceStatus_SERVICE_STATUS_UNHEALTHY {
-		return &sandbox.End{
+		return "", &sandbox.End{
 			Kind: sandbox.EndUnreachable,
 			Text: "the gateway says that it is not healthy", Err: errUnhealthy,
 			Hint: "look at its log, and start the run again",
 		}
 	}
-	// Health needs no user. This does.
-	_, err = g.client.ListSandboxes(ctx, &pb.ListSandboxesRequest{PageSize: 1, WorkspaceScope: g.scope()})
+	return v, nil
+}
+
+// check asks for something that, unlike the version, needs a user.
+func (g *gateway) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	_, err := g.client.ListSandboxes(ctx, &pb.ListSandboxesRequest{PageSize: 1, WorkspaceScope: g.scope()})
 	return explain("list sandboxes", err)
 }
 
 var errUnhealthy = errors.New("not healthy")
 
-// health implements [gateways.Health].
-func (g *gateway) health(ctx context.Context) (answers bool, err error) {
-	g.conn.ResetConnectBackoff() // it may have started since the last question
-	err = g.check(ctx)
+// silent reports whether the error of a gateway says that none answers.
+func silent(err error) bool {
 	var end *sandbox.End
-	silent := errors.As(err, &end) && end.Kind == sandbox.EndUnreachable && !errors.Is(err, errUnhealthy) &&
+	return errors.As(err, &end) && end.Kind == sandbox.EndUnreachable && !errors.Is(err, errUnhealthy) &&
 		!strings.Contains(end.Text, "tls: ")
-	return !silent, err
 }
 
 // list lists the sandboxes with a label.

@@ -1,4 +1,6 @@
-// Package openshell makes sandboxes by a gateway of OpenShell 0.1. Each sandbox of a run is one of OpenShell's.
+// Package openshell makes sandboxes by a gateway of OpenShell. Each sandbox of a run is one of OpenShell's.
+//
+// A gateway of 0.1 takes messages. One of 0.0.x is reached by OpenShell's own program: see older.go.
 //
 // gateway.go speaks to the gateway. policy.go renders the policy of the run as one of OpenShell's, which judges
 // there: a second supervisor that judges cannot run beneath it. place.go makes the sandbox. A stream is an interactive exec of
@@ -12,10 +14,12 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/openshell/gateways"
+	"agentsh/controller/sandbox/openshell/program"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
@@ -42,12 +46,20 @@ type Config struct {
 type Backend struct {
 	cfg     Config
 	gateway *gateway
+	given   []string // settings that are written down, see [given]
 	remote.Sweep
+
+	mu      sync.Mutex
+	version string // of the gateway; empty: it was not asked
 }
 
 // Open makes a backend. It connects to nothing yet.
 func Open(cfg Config) (*Backend, error) {
 	cfg.Lease = cmp.Or(cfg.Lease, remote.DefaultLease)
+	if cfg.Getenv == nil {
+		cfg.Getenv = os.Getenv
+	}
+	set := given(cfg.Gateway)
 	if err := cfg.Gateway.find(cfg.Getenv); err != nil {
 		return nil, err
 	}
@@ -60,7 +72,7 @@ func Open(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, gateway: g}
+	b := &Backend{cfg: cfg, gateway: g, given: set}
 	b.Sweep = remote.Sweep{State: cfg.State, At: b.at(), Look: cfg.Look, Find: b.found}
 	return b, nil
 }
@@ -99,20 +111,66 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 		}
 	}
 	if len(b.cfg.Start) == 0 {
-		return b.gateway.check(ctx)
+		_, err := b.health(ctx)
+		return b.checkOf(err, s)
 	}
 	start := gateways.Starter{Command: b.cfg.Start, Dir: b.cfg.State.OpenShell(), Environ: os.Environ()}
-	return start.Ensure(ctx, b.gateway.health)
+	return b.checkOf(start.Ensure(ctx, b.health), s)
+}
+
+// health implements [gateways.Health]. It decides how the gateway is reached.
+func (b *Backend) health(ctx context.Context) (answers bool, err error) {
+	b.mu.Lock()
+	b.version = "" // it may have been replaced
+	b.mu.Unlock()
+	b.gateway.conn.ResetConnectBackoff() // it may have started since the last question
+	old, err := b.older(ctx)
+	switch {
+	case err == nil && old != nil:
+		return true, checkOlder(ctx, old)
+	case err == nil:
+		err = b.gateway.check(ctx)
+	}
+	return !silent(err), err
+}
+
+// checkOf checks what only gateways of 0.0.x do not take. err is that of the gateway.
+func (b *Backend) checkOf(err error, s sandbox.Spec) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil && program.Known(b.version) {
+		return checkSpec(s)
+	}
+	return err
 }
 
 // Create implements [sandbox.Backend].
 func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	old, err := b.older(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case old != nil:
+		p := &olderPlace{b: b, program: *old, spec: s}
+		return remote.New(p.remote()).Create(ctx, s)
+	}
 	p := &place{b: b, spec: s}
 	return remote.New(p.remote()).Create(ctx, s)
 }
 
 // Take implements [sandbox.Taker].
 func (b *Backend) Take(ctx context.Context, runID string) (sandbox.Sandbox, error) {
+	old, err := b.older(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case old != nil:
+		p := &olderPlace{b: b, program: *old, spec: sandbox.Spec{RunID: runID}}
+		if err := p.find(ctx); err != nil {
+			return nil, err
+		}
+		return remote.New(p.remote()).Take(ctx, runID)
+	}
 	p := &place{b: b, spec: sandbox.Spec{RunID: runID}}
 	if err := p.find(ctx); err != nil {
 		return nil, err
@@ -122,6 +180,13 @@ func (b *Backend) Take(ctx context.Context, runID string) (sandbox.Sandbox, erro
 
 // found lists the sandboxes of an owner at the gateway.
 func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, error) {
+	old, err := b.older(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case old != nil:
+		return b.foundOlder(ctx, old, owner)
+	}
 	all, err := b.gateway.list(ctx, labelOwner+"="+owner)
 	var out []remote.Found
 	for _, s := range all {

@@ -21,7 +21,10 @@ import (
 	"agentsh/internal/wire"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	openshelldouble.Main()
+	testenv.Main(m)
+}
 
 // all are the words of all guarantees.
 func all() []string {
@@ -96,7 +99,7 @@ func TestWhatAGatewayRefusesIsNamed(t *testing.T) {
 		says    string
 	}{
 		{"another version", func(d *openshelldouble.Double, _ *Config) { d.Version("0.2.0") }, sandbox.EndRefused, "0.1.x"},
-		{"an old version", func(d *openshelldouble.Double, _ *Config) { d.Version("0.0.83") }, sandbox.EndRefused, "--backend exec"},
+		{"an old version", func(d *openshelldouble.Double, _ *Config) { d.Version("0.0.44") }, sandbox.EndRefused, "--backend exec"},
 		{"an expired token", func(d *openshelldouble.Double, _ *Config) { d.Expire() }, sandbox.EndRefused, "token_file"},
 		{"no token", func(_ *openshelldouble.Double, c *Config) { c.Gateway.TokenFile = "" }, sandbox.EndRefused, "token_file"},
 		{"another authority", func(_ *openshelldouble.Double, c *Config) { c.Gateway.CA = "" }, sandbox.EndUnreachable, "certificate"},

@@ -12,6 +12,15 @@ import (
 
 // rendered is the policy of a run as one of OpenShell's.
 func rendered(s sandbox.Spec, without []string) (*pb.SandboxPolicy, error) {
+	r, err := render(s, without)
+	if err != nil {
+		return nil, err
+	}
+	return message(r.Policy), nil
+}
+
+// render renders the policy of a run.
+func render(s sandbox.Spec, without []string) (*openshell.Rendered, error) {
 	files := map[string][]byte{}
 	for _, f := range s.Policy {
 		files[f.Name] = f.Data
@@ -34,7 +43,7 @@ func rendered(s sandbox.Spec, without []string) (*pb.SandboxPolicy, error) {
 			problems,
 		)
 	}
-	return message(r.Policy), nil
+	return r, nil
 }
 
 // message is a policy as the gateway takes it.

@@ -174,6 +174,14 @@ func (d dirs) gateway(name string, m metadata) (Gateway, error) {
 
 // at is the gateway of an address. It has the files of the first registered one with that address.
 func (d dirs) at(address string) (Gateway, error) {
+	if name := d.named(address); name != "" {
+		return d.load(name)
+	}
+	return Gateway{Address: address}, nil
+}
+
+// named is the name of the first registered gateway with an address; empty: there is none.
+func (d dirs) named(address string) string {
 	same := func(a string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(address, "/") }
 	for _, dir := range d {
 		entries, err := os.ReadDir(filepath.Join(dir, "gateways"))
@@ -184,9 +192,21 @@ func (d dirs) at(address string) (Gateway, error) {
 			data, err := read(filepath.Join(dir, "gateways", e.Name(), "metadata.json"))
 			var m metadata
 			if err == nil && json.Unmarshal(data, &m) == nil && same(m.Endpoint) {
-				return d.load(e.Name())
+				return e.Name()
 			}
 		}
 	}
-	return Gateway{Address: address}, nil
+	return ""
+}
+
+// Named is the name under which OpenShell's program has the gateway of an address: the active one if it has that address.
+func Named(address string, getenv func(string) string) (string, error) {
+	if g, err := Find("", getenv); err == nil && g.Name != "" && strings.TrimRight(g.Address, "/") == strings.TrimRight(address, "/") &&
+		getenv(envEndpoint) == "" {
+		return g.Name, nil
+	}
+	if name := directories(getenv).named(address); name != "" {
+		return name, nil
+	}
+	return "", fmt.Errorf("OpenShell's program knows no gateway at %s: 'openshell gateway add %s --name NAME'", address, address)
 }

@@ -101,6 +101,29 @@ func TestARegisteredGatewayIsFound(t *testing.T) {
 	}
 }
 
+func TestTheNameOfAGatewayIsFound(t *testing.T) {
+	dir := write(t, registered)
+	env := map[string]string{"XDG_CONFIG_HOME": filepath.Join(dir, "user"), "OPENSHELL_SYSTEM_GATEWAY_DIR": filepath.Join(dir, "system")}
+	for address, want := range map[string]string{
+		"https://127.0.0.1:17670": "local", "https://127.0.0.1:17670/": "local", "http://127.0.0.1:8080": "plain",
+		"http://127.0.0.1:2": "shared", "http://127.0.0.1:9": "",
+	} {
+		got, err := Named(address, func(name string) string { return env[name] })
+		if got != want || (err == nil) != (want != "") || err != nil && !strings.Contains(err.Error(), "openshell gateway add "+address) {
+			t.Errorf("%s: %q, %v", address, got, err)
+		}
+	}
+}
+
+func TestAProgramGetsNoCredentials(t *testing.T) {
+	got := Environ([]string{"PATH=/bin", "HOME=/h", "OPENSHELL_GATEWAY=g", "OPENSHELL_GATEWAY_ENDPOINT=e", "OPENSHELL_X=1",
+		"OPENSHELL_TOKEN=t",
+		"ANTHROPIC_API_KEY=k", "XDG_CONFIG_HOME=/c", "OPENSHELL_SANDBOX_POLICY=/p"})
+	if want := "PATH=/bin HOME=/h OPENSHELL_X=1 XDG_CONFIG_HOME=/c"; strings.Join(got, " ") != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestATokenIsReadFromItsFile(t *testing.T) {
 	now := time.Unix(1000, 0)
 	dir := write(t, map[string]string{

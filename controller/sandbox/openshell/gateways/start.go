@@ -179,6 +179,15 @@ func (s Starter) end(what string, err error) *sandbox.End {
 // maxSaid bounds what is shown of the output of a command, in characters.
 const maxSaid = 300
 
+// Environ is the part of an environment that a program of OpenShell gets: no variable that may have a credential. The gateway is
+// named on its command line.
+func Environ(environ []string) []string {
+	return slices.DeleteFunc(passed(environ), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return name == envGateway || name == envEndpoint || name == "OPENSHELL_SANDBOX_POLICY"
+	})
+}
+
 // passed is the part of an environment that the command gets: no variable that may have a credential.
 func passed(environ []string) []string {
 	names := []string{
