@@ -112,6 +112,9 @@ func (p *Program) Policy(name string) string {
 	return string(data)
 }
 
+// Home is the home directory of a sandbox.
+func (p *Program) Home(name string) string { return filepath.Join(p.dir, "sandboxes", name, "home") }
+
 // Lose deletes a sandbox as somebody else would.
 func (p *Program) Lose(name string) { programState{dir: p.dir}.remove(name) }
 

@@ -75,20 +75,32 @@ func (s programState) proxy(args []string) int {
 	return 0
 }
 
-// ownState is what agentctl sets for agentsh. The directory /tmp of a sandbox is one of its own.
-const ownState = "XDG_STATE_HOME=/tmp/agentsh-state"
+// enter is the first line that agentctl sends. The directory /tmp of a sandbox is one of its own.
+const enter = "exec env XDG_STATE_HOME=/tmp/agentsh-state sh\n"
 
-// session runs one command.
+// session runs one shell. A command is one of a login shell, as in OpenShell; a shell without a command reads no files.
 func (s programState) session(name string, ch ssh.Channel, requests <-chan *ssh.Request) {
 	defer func() { _ = ch.Close() }() // the client may have closed it
 	for r := range requests {
-		if r.Type != "exec" || len(r.Payload) < 4 {
+		argv, input := []string{"/bin/bash"}, io.Reader(ch)
+		switch {
+		case r.Type == "exec" && len(r.Payload) > 4:
+			argv = append(argv, "-lc", string(r.Payload[4:]))
+		case r.Type == "shell":
+		default:
 			_ = r.Reply(false, nil) // the client sees it
 			continue
 		}
 		_ = r.Reply(true, nil) // as above
-		command := strings.Replace(string(r.Payload[4:]), ownState, "XDG_STATE_HOME="+s.path("sandboxes", name, "state"), 1)
-		cmd := exec.Command("/bin/sh", "-c", command) //nolint:noctx // it ends with the sandbox
+		if r.Type == "shell" {
+			first := make([]byte, len(enter))
+			if _, err := io.ReadFull(ch, first); err != nil || string(first) != enter {
+				return
+			}
+			own := strings.Replace(enter, "/tmp/agentsh-state", s.path("sandboxes", name, "state"), 1)
+			input = io.MultiReader(strings.NewReader(own), ch)
+		}
+		cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it ends with the sandbox
 		home := s.path("sandboxes", name, "home")
 		cmd.Dir, cmd.Env = home, []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + home}
 		cmd.Stdout, cmd.Stderr = ch, ch.Stderr()
@@ -103,7 +115,7 @@ func (s programState) session(name string, ch ssh.Channel, requests <-chan *ssh.
 		pid := s.path("sandboxes", name, "pids", strconv.Itoa(cmd.Process.Pid))
 		_ = os.WriteFile(pid, nil, 0o600) // a sandbox that is deleted meanwhile has no directory for it
 		go func() {                       // ends with the channel
-			_, _ = io.Copy(in, ch)
+			_, _ = io.Copy(in, input)
 			_ = in.Close()
 		}()
 		_ = cmd.Wait() // its state says it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -160,8 +161,16 @@ func (p *olderPlace) Open(ctx context.Context) (remote.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	_, _ = io.WriteString(s, enter) // a stream that is broken says so when it is read
 	return &olderStream{Stream: s, place: p}, nil
 }
+
+// enter is the first line for the shell of a stream. agentsh keeps its files outside of the home directory, which is that of commands.
+//
+// OpenShell runs a command of ssh by a login shell, which would run files of the home directory, and an agent may have written
+// these. A shell without a command reads its standard input, and no such files (spawn_pipe_exec in ssh.rs of
+// crates/openshell-sandbox at v0.0.45, and of crates/openshell-supervisor-process at v0.0.83 and v0.0.87).
+const enter = "exec env XDG_STATE_HOME=/tmp/agentsh-state sh\n"
 
 // make makes the sandbox, which is ready then.
 func (p *olderPlace) make(ctx context.Context) error {
@@ -198,9 +207,6 @@ func (p *olderPlace) make(ctx context.Context) error {
 	return err
 }
 
-// ownState is where agentsh keeps its files in a sandbox: the home directory of OpenShell's user is that of commands.
-const ownState = "XDG_STATE_HOME=/tmp/agentsh-state"
-
 // connect finds out how ssh reaches the sandbox.
 func (p *olderPlace) connect(ctx context.Context) error {
 	config, err := p.program.SSHConfig(ctx, p.name())
@@ -211,7 +217,7 @@ func (p *olderPlace) connect(ctx context.Context) error {
 	if err := errors.Join(os.MkdirAll(p.dir(), 0o700), os.WriteFile(file, []byte(config), 0o600)); err != nil {
 		return err
 	}
-	p.carrier = remote.SSHFile(file, program.Host(p.name()), "env", ownState, "sh")
+	p.carrier = remote.SSHFile(file, program.Host(p.name()))
 	return nil
 }
 

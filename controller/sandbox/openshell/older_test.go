@@ -148,6 +148,27 @@ func TestTheEndOfASandboxByOpenShellsProgramIsNamed(t *testing.T) {
 	}
 }
 
+// TestAFurtherStreamRunsNoFilesOfTheAgent has files that shells read at their start, as an agent could write them.
+func TestAFurtherStreamRunsNoFilesOfTheAgent(t *testing.T) {
+	b, p := openOlder(t, openshelldouble.New(t))
+	box := made(t, b, "files-1")
+	home := p.Home(nameOf("files-1"))
+	for _, name := range []string{".bash_profile", ".bash_login", ".profile", ".bashrc"} {
+		if err := os.WriteFile(filepath.Join(home, name), []byte("echo ran >>"+home+"/ran\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.CutStreams(nameOf("files-1"))
+	_, err := box.Run(t.Context(), wire.ExecRequest{Argv: []string{"true"}, Cwd: "/sandbox"}, sandbox.Streams{})
+	if err != nil {
+		t.Error(err)
+	}
+	proxies := slices.DeleteFunc(p.Calls(), func(c string) bool { return !strings.HasPrefix(c, "ssh-proxy ") })
+	if _, err := os.Stat(filepath.Join(home, "ran")); err == nil || len(proxies) != 2 {
+		t.Errorf("%d streams, files were run: %t", len(proxies), err == nil)
+	}
+}
+
 // TestAGatewayThatIsAwayFailsNoRunByItself cuts the stream of a sandbox, whose gateway then is away for two further streams.
 func TestAGatewayThatIsAwayFailsNoRunByItself(t *testing.T) {
 	b, p := openOlder(t, openshelldouble.New(t))

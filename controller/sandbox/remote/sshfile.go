@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// SSHFile is the carrier of the ssh program with a configuration file, which names a host. command starts a shell
-// there.
-func SSHFile(file, host string, command ...string) Carrier {
+// SSHFile is the carrier of the ssh program with a configuration file, which names a host. It asks for the shell of the user there, and not
+// for a command.
+func SSHFile(file, host string) Carrier {
 	argv := slices.Insert(slices.Clone(sshWords), 1, "-F", file)
-	argv = append(argv, "--", host)
-	return program{"ssh:" + host, append(argv, command...)}
+	return program{"ssh:" + host, append(argv, "--", host)}
 }
 
 // CheckSSH reports whether this machine has the ssh program.
