@@ -2,14 +2,18 @@ package controller
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"agentsh/controller/agenthost"
+	"agentsh/controller/harness"
 	"agentsh/controller/provider"
+	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/wire"
 )
@@ -275,4 +279,85 @@ func helperRunner(c Caller) func(context.Context, provider.Helper) (provider.Pri
 		}
 		return h.Run(ctx, c.Environ)
 	}
+}
+
+// swapsElsewhere reports whether the place of a sandbox puts credentials into requests, and not the supervisor.
+func swapsElsewhere(b sandbox.Backend) bool {
+	_, is := b.(sandbox.Swapper)
+	return is
+}
+
+// heldElsewhere lets the credentials be unset here whose values the place has: each gets a text that is nobody's. Such a text
+// would mean nothing to a script of the host.
+func heldElsewhere(b sandbox.Backend, h *harness.Harness, lookup harness.Lookup) (harness.Lookup, error) {
+	of, is := b.(sandbox.Swapper)
+	if !is {
+		return lookup, nil
+	}
+	texts := map[string]string{}
+	for name, p := range h.Definitions {
+		for _, c := range p.Credentials {
+			for _, ref := range harness.References(c.V) {
+				if _, set := lookup(ref); !set && of.Has(name) {
+					texts[ref] = "none-" + rand.Text()
+				}
+			}
+		}
+	}
+	for name, v := range h.Env.Runner {
+		for _, ref := range harness.References(v.V) {
+			if _, is := texts[ref]; is {
+				return nil, badConfig("set it for agentctl, or leave it out of env.runner",
+					"%s: env.runner: %s refers to %s, which is not set here: the gateway alone has its value", v.At, name, ref)
+			}
+		}
+	}
+	return func(name string) (string, bool) {
+		if text, is := texts[name]; is {
+			return text, true
+		}
+		return lookup(name)
+	}, nil
+}
+
+// swapPlaceholders puts the placeholders of the place into the files of a sandbox, where the place has its own. Those of a run are
+// random, so that they are found in any text.
+func swapPlaceholders(ctx context.Context, b sandbox.Backend, p *plan, own []runtime.File) error {
+	of, is := b.(sandbox.Swapper)
+	if !is || len(p.spec.Credentials) == 0 {
+		return nil
+	}
+	theirs, err := of.Placeholders(ctx, p.spec)
+	if err != nil {
+		return err
+	}
+	var pairs []string
+	for ours, text := range theirs {
+		pairs = append(pairs, ours, text)
+	}
+	swap := strings.NewReplacer(pairs...)
+	p.files = slices.Clone(p.files)
+	for i := range p.files {
+		f := &p.files[i]
+		f.Data = swapBytes(swap, f.Data)
+		if f.Script != nil {
+			script := *f.Script
+			script.Text, script.Vars = swap.Replace(script.Text), slices.Clone(script.Vars)
+			for j := range script.Vars {
+				script.Vars[j].Value = swap.Replace(script.Vars[j].Value)
+			}
+			f.Script = &script
+		}
+	}
+	for i := range own {
+		own[i].Data = swapBytes(swap, own[i].Data)
+	}
+	return nil
+}
+
+func swapBytes(swap *strings.Replacer, data []byte) []byte {
+	if len(data) == 0 {
+		return data
+	}
+	return []byte(swap.Replace(string(data)))
 }

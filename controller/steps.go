@@ -104,7 +104,11 @@ func (r *run) load(context.Context) error {
 
 // expand replaces references to the host's variables.
 func (r *run) expand(context.Context) (err error) {
-	if r.plan, err = expand(r.plan.harness, lookupIn(r.o.Environ)); err != nil {
+	lookup, err := heldElsewhere(r.o.Backend, r.plan.harness, lookupIn(r.o.Environ))
+	if err != nil {
+		return err
+	}
+	if r.plan, err = expand(r.plan.harness, lookup); err != nil {
 		return err
 	}
 	r.plan.unpinned = r.o.Agent.Unpinned
@@ -290,7 +294,9 @@ func (r *run) waitReady(ctx context.Context) error {
 	}
 	r.result.Guarantees = guarantees(hello, r.o.Backend)
 	r.box.follow(context.WithoutCancel(ctx), r.counts, r.progress)
-	if h := r.plan.helped; h != nil && h.expires() {
+	if h := r.plan.helped; h != nil && h.expires() && swapsElsewhere(r.o.Backend) {
+		r.progress.warn("the credentials of the sandbox expire and are not renewed there: %s has their first values", r.o.Backend.Name())
+	} else if h != nil && h.expires() {
 		to, _ := r.box.sandbox.(renewer) // checkRenewal has looked
 		r.box.background(ctx, func(ctx context.Context) { h.renew(ctx, to, r.progress) })
 	}
@@ -314,6 +320,9 @@ func about(o Options, result Result) webhook.Run {
 
 // bootstrap sends all files of the agent into the sandbox.
 func (r *run) bootstrap(ctx context.Context) error {
+	if err := swapPlaceholders(ctx, r.o.Backend, &r.plan, r.program.files); err != nil {
+		return err
+	}
 	p, err := planSandbox(ctx, r.plan, r.program, r.checkout, r.progress)
 	if err != nil {
 		return err

@@ -88,3 +88,55 @@ func TestTheStartOfAGatewayIsConfigured(t *testing.T) {
 		}
 	}
 }
+
+// TestCredentialsOfARunAreThoseOfOpenShell: a provider of the harness becomes one of the gateway.
+func TestCredentialsOfARunAreThoseOfOpenShell(t *testing.T) {
+	const secret, theirs = realValue, "openshell:resolve:env:v1_API_TOKEN"
+	for _, tt := range []struct {
+		name, setting, credentials string
+		environ                    []string
+		kept                       int
+	}{
+		{"made for the run", "", `{API_TOKEN: "${API_TOKEN}"}`, []string{"API_TOKEN=" + secret}, 0},
+		{"a bare key", "", `[API_TOKEN]`, []string{"API_TOKEN=" + secret}, 0},
+		{"of the operator, with no value here", "{api: {name: team-api}}", `{API_TOKEN: "${API_TOKEN}"}`, nil, 1},
+		{"made once", "{api: {name: other-api, type: team, reconcile: create}}", `[API_TOKEN]`, []string{"API_TOKEN=" + secret}, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			more := ", " + given
+			if tt.setting != "" {
+				more += ", providers: " + tt.setting
+			}
+			p, d := atOpenShell(t, `env >a.txt; cat /proc/*/environ | tr '\0' '\n' >>a.txt; cat /sandbox/workspace/file.txt >>a.txt; git commit -qam changed`, more)
+			d.Profile("team", "API_TOKEN")
+			if tt.kept > 0 {
+				d.Provide("team-api", "team", map[string]string{"API_TOKEN": secret})
+			}
+			p.setenv = append(p.setenv, tt.environ...)
+			p.write("policy.yaml", p.read("policy.yaml")+
+				"network_rules: [{name: api, domains: [api.example.com], ports: [443], decision: allow}]\n", 0o644)
+			p.write("providers/api.yaml", "name: api\ntype: rest\nendpoints: [api.example.com]\nheader: Authorization\ncredentials: "+tt.credentials+"\n", 0o644)
+			p.write("file.txt", "in-a-file ${API_TOKEN}\n", 0o644)
+			p.write("harness.yaml", p.read("harness.yaml")+"providers: [providers/api.yaml]\nenv: {sandbox: {ALSO: '${API_TOKEN}'}}\n"+
+				"host_files: [{src: file.txt, dest: /sandbox/workspace/file.txt, expand: true}]\n", 0o644)
+			r, code := p.run()
+			if code != 0 || len(r.Commits) != 1 {
+				t.Fatalf("exit code %d: %+v", code, r.Error)
+			}
+			said := p.git("show", r.Branch+":a.txt")
+			for _, want := range []string{"\nAPI_TOKEN=" + theirs + "\n", "\nALSO=" + theirs + "\n", "in-a-file " + theirs} {
+				if !strings.Contains("\n"+said+"\n", want) {
+					t.Errorf("the sandbox has no %q:\n%s", want, said)
+				}
+			}
+			p.withoutValue(nil)
+			if len(d.Providers()) != tt.kept || len(d.Names()) > 0 {
+				t.Errorf("left: %v, %q", d.Providers(), d.Names())
+			}
+			i := slices.IndexFunc(r.Guarantees, func(g controller.Guarantee) bool { return g.Group == wire.GroupCredentials })
+			if i < 0 || r.Guarantees[i].HeldBy != "OpenShell" {
+				t.Errorf("who holds the credentials: %+v", r.Guarantees)
+			}
+		})
+	}
+}

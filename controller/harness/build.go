@@ -149,6 +149,9 @@ func (b *builder) list(n *strictyaml.Node, where string, entry func(*strictyaml.
 
 // dict builds a map of texts. A null removes the key of a weaker layer.
 func (b *builder) dict(n *strictyaml.Node, f *field, where string) *tree {
+	if f.keys.bare && n.Kind == strictyaml.List {
+		return b.bare(n, f, where)
+	}
 	if n.Kind != strictyaml.Mapping {
 		b.ps.errorf(b.at(n), RuleType, "%s is a mapping of keys to values, this is %s", where, describe(n))
 		return nil
@@ -174,6 +177,23 @@ func (b *builder) dict(n *strictyaml.Node, f *field, where string) *tree {
 			out.put(key.Value, t)
 		}
 	}
+	return out
+}
+
+// bare builds a map of a list of its keys.
+func (b *builder) bare(n *strictyaml.Node, f *field, where string) *tree {
+	out := newDict(b.at(n))
+	b.list(n, where, func(c *strictyaml.Node, where string) *tree {
+		t := b.text(c, &field{format: f.keys}, where)
+		switch {
+		case t == nil:
+		case out.dict[t.text] != nil:
+			b.ps.errorf(t.at, RuleDuplicate, "%s: %s is written twice", where, t.text)
+		default:
+			out.put(t.text, &tree{shape: shapeScalar, text: "${" + t.text + "}", at: t.at})
+		}
+		return nil
+	})
 	return out
 }
 

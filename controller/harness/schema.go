@@ -77,6 +77,10 @@ func (f *field) valueSchema() map[string]any {
 		} else if f.expands {
 			s["propertyNames"] = map[string]any{"pattern": identRE().String()}
 		}
+		if f.keys.bare {
+			names := map[string]any{"type": "array", "items": map[string]any{"type": "string", "pattern": f.keys.pattern().String()}}
+			return orNull(map[string]any{"anyOf": []any{s, names}})
+		}
 		return orNull(s)
 	case kindStruct:
 		return orNull(objectSchema(f.fields, false))

@@ -67,6 +67,7 @@ type format struct {
 	pattern func() *regexp.Regexp
 	refused map[string]string // values that a reader may expect, each with why it is none
 	means   string            // description of the pattern
+	bare    bool              // of keys: a map may be a list of them, and the value of each is ${KEY}
 }
 
 // limits bound a number; max 0: no upper bound.
@@ -448,8 +449,8 @@ var providerFields = []field{
 		doc:      "Kind of provider, as the gateway knows it.",
 	},
 	{name: "description", kind: kindText, doc: "One line for people."},
-	{name: "credentials", kind: kindMap, keys: format{pattern: identRE, means: identText}, expands: true,
-		doc: "Secrets; each value is ${NAME} of the host, or command."},
+	{name: "credentials", kind: kindMap, keys: format{pattern: identRE, means: identText, bare: true}, expands: true,
+		doc: "Secrets; each value is ${NAME} of the host, or command. In a list of names the variable has the same name."},
 	{name: "command", kind: kindList, doc: "Program of the host that prints the credentials whose value is command, with its arguments."},
 	{name: "lifetime_seconds", kind: kindInt, limits: limits{min: 1, max: maxLifetime},
 		doc: "Time after which the program is started again for new values, where it does not print one."},

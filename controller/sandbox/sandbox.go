@@ -152,6 +152,16 @@ type Holder interface {
 	Holds() map[string]string
 }
 
+// Swapper is a backend whose place puts the values of credentials into requests. The supervisor gets none.
+type Swapper interface {
+	Backend
+	// Placeholders are those that the place gives to the credentials of a sandbox, by [wire.Credential.Placeholder].
+	// It is called after [Backend.Create].
+	Placeholders(ctx context.Context, s Spec) (map[string]string, error)
+	// Has reports whether the place has the values of a provider already, so that none are needed here.
+	Has(provider string) bool
+}
+
 // Mount is a directory or a file of the engine's machine, or a volume, in a container.
 type Mount struct {
 	Source   string // absolute path, or name of a volume

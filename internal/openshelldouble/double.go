@@ -62,6 +62,7 @@ type Double struct {
 	before    []string // what each command of an exec begins with
 	policies  []*pb.SandboxPolicy
 	logs      []*pb.SandboxLogLine
+	providers providers
 }
 
 // box is a sandbox.
@@ -80,6 +81,7 @@ func New(t testing.TB, before ...string) *Double {
 		t.Fatal(err)
 	}
 	d := &Double{t: t, dir: dir, version: "0.1.9", token: Token, quota: 100, sandboxes: map[string]*box{}, before: before}
+	d.providers = newProviders()
 	d.start("127.0.0.1:0")
 	t.Cleanup(func() {
 		d.server.Stop()
@@ -256,9 +258,10 @@ func (b *box) end() {
 
 // admit checks who asks, and that the request has no unknown fields.
 func (d *Double) admit(ctx context.Context, method string, req any) error {
-	if m, ok := req.(proto.Message); ok && len(m.ProtoReflect().GetUnknown()) > 0 {
+	if m, ok := req.(proto.Message); ok && !known(m) {
 		return status.Error(codes.InvalidArgument, "unknown fields")
 	}
+	d.happen(method)
 	if strings.HasSuffix(method, "/Health") {
 		return nil
 	}
@@ -274,6 +277,16 @@ func (d *Double) admit(ctx context.Context, method string, req any) error {
 		return status.Error(codes.Unauthenticated, "token is missing or has expired")
 	}
 	return nil
+}
+
+// known reports whether a message has no unknown fields, at any depth.
+func known(m proto.Message) bool {
+	data, err := proto.Marshal(m)
+	if err != nil {
+		return false
+	}
+	other := m.ProtoReflect().New().Interface()
+	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, other) == nil && proto.Size(other) == len(data)
 }
 
 // scoped checks the workspace of a request.
@@ -309,6 +322,9 @@ func (d *Double) CreateSandbox(_ context.Context, r *pb.CreateSandboxRequest) (*
 		return nil, status.Errorf(codes.AlreadyExists, "sandbox %s", name)
 	case len(d.sandboxes) >= d.quota:
 		return nil, status.Errorf(codes.ResourceExhausted, "at most %d sandboxes", d.quota)
+	}
+	if err := d.providers.checkProviders(spec); err != nil {
+		return nil, err
 	}
 	b := &box{dir: filepath.Join(d.dir, "sandbox-"+name), left: d.looks, cancels: map[int]context.CancelFunc{}}
 	if err := os.MkdirAll(b.dir, 0o755); err != nil { //nolint:gosec // as any home

@@ -24,7 +24,7 @@ func (d *Double) ExecSandboxInteractive(c calls) error {
 		return err
 	}
 	start := first.GetStart()
-	if start == nil || len(first.ProtoReflect().GetUnknown())+len(start.ProtoReflect().GetUnknown()) > 0 || len(start.GetCommand()) == 0 {
+	if start == nil || !known(first) || len(start.GetCommand()) == 0 {
 		return status.Error(codes.InvalidArgument, "the first message is not the start of a command, or has unknown fields")
 	}
 	if err := scoped(start.GetWorkspaceScope()); err != nil {
@@ -41,13 +41,14 @@ func (d *Double) ExecSandboxInteractive(c calls) error {
 	b.next++
 	n := b.next
 	b.cancels[n] = cancel
+	vars := d.providers.placeholders(b.record.GetSpec())
 	d.mu.Unlock()
 	defer d.with(func() { delete(b.cancels, n) })
-	return b.run(ctx, c, append(d.before[:len(d.before):len(d.before)], start.GetCommand()...))
+	return b.run(ctx, c, append(d.before[:len(d.before):len(d.before)], start.GetCommand()...), vars)
 }
 
 // run runs a command until it ends or the stream does.
-func (b *box) run(ctx context.Context, c calls, argv []string) error {
+func (b *box) run(ctx context.Context, c calls, argv, vars []string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = b.dir
 	cmd.Env = []string{
@@ -56,6 +57,7 @@ func (b *box) run(ctx context.Context, c calls, argv []string) error {
 		"XDG_STATE_HOME=" + b.dir + "/state",
 		"HTTPS_PROXY=" + Proxy, "https_proxy=" + Proxy, "NO_PROXY=127.0.0.1,localhost,::1", // some of those that OpenShell gives
 	}
+	cmd.Env = append(cmd.Env, vars...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())

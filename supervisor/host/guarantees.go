@@ -33,6 +33,10 @@ func (h held) groups() []wire.Guarantee {
 			continue
 		case wire.GroupNetwork:
 			by, how = h.network(g)
+		case wire.GroupCredentials:
+			if h.by {
+				by, how = h.network(g)
+			}
 		case wire.GroupLimits:
 			if h.missing.Has(probe.Cgroup) {
 				how = limitsWithoutGroups

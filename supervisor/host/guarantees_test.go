@@ -33,7 +33,7 @@ func TestASessionSaysWhichGroupsItHolds(t *testing.T) {
 			wire.GroupSignals: "those with rules by process are notified", wire.GroupLimits: "control groups are not there"}},
 		{"a shared network with rules", held{shared: true, proxy: true}, nil, map[string]string{wire.GroupNetwork: "Landlock refuses TCP"}},
 		{"a shared network without rules", held{shared: true}, []string{wire.GroupNetwork}, nil},
-		{"a network of the place", held{shared: true, by: true}, []string{wire.GroupNetwork}, map[string]string{
+		{"a network of the place", held{shared: true, by: true}, []string{wire.GroupNetwork, wire.GroupCredentials}, map[string]string{
 			wire.GroupNetwork: "the place of the sandbox decides"}},
 		{"no file server", held{missing: without(probe.FileServer)}, []string{wire.GroupRepositories}, map[string]string{
 			wire.GroupWorkspace: "mounts, for whole trees"}},

@@ -44,8 +44,9 @@ type config struct {
 	otlp    collector
 	metrics prometheus.Config
 	gateway openshell.Gateway
-	start   []string // starts the gateway of this machine; empty: nothing does
-	without []string // guarantees that OpenShell does not hold and a run may lose
+	start   []string                      // starts the gateway of this machine; empty: nothing does
+	without []string                      // guarantees that OpenShell does not hold and a run may lose
+	kept    map[string]openshell.Provider // of the gateway, by the name of a provider of harnesses
 
 	hasMachine, hasCluster, hasGateway bool
 }
@@ -63,7 +64,7 @@ func readConfig() (config, error) {
 			c.webhook, c.keyFile = of.webhook, of.keyFile
 		}
 		if of.hasGateway {
-			c.gateway, c.start, c.without = of.gateway, of.start, of.without
+			c.gateway, c.start, c.without, c.kept = of.gateway, of.start, of.without, of.kept
 		}
 		if of.hasMachine {
 			c.machine = of.machine
@@ -192,6 +193,7 @@ func (r *configReader) openshell(n *strictyaml.Node, c *config) {
 		"cert":       func(n *strictyaml.Node) { g.Cert = r.path(n, "the certificate") },
 		"key":        func(n *strictyaml.Node) { g.Key = r.path(n, "the key") },
 		"token_file": func(n *strictyaml.Node) { g.TokenFile = r.path(n, "the token") },
+		"providers":  func(n *strictyaml.Node) { c.kept = r.providers(n) },
 		"without": func(n *strictyaml.Node) {
 			var words []string
 			for _, x := range rules.Guarantees() {
@@ -204,6 +206,30 @@ func (r *configReader) openshell(n *strictyaml.Node, c *config) {
 			})
 		},
 	})
+}
+
+// providers reads which providers of the gateway have the credentials of harnesses.
+func (r *configReader) providers(n *strictyaml.Node) map[string]openshell.Provider {
+	out := map[string]openshell.Provider{}
+	r.Keys(n, "providers", nil, func(key *strictyaml.Node) func(*strictyaml.Node) {
+		return func(n *strictyaml.Node) {
+			set := openshell.Provider{Reconcile: openshell.Attach}
+			whole := r.Fields(n, "a provider", map[string]func(*strictyaml.Node){
+				"name": func(n *strictyaml.Node) { set.Name, _ = r.Text(n) },
+				"type": func(n *strictyaml.Node) { set.Type, _ = r.Text(n) },
+				"reconcile": func(n *strictyaml.Node) {
+					if i, ok := r.Word(n, "reconcile", openshell.Reconciles); ok {
+						set.Reconcile = openshell.Reconciles[i]
+					}
+				},
+			})
+			if err := set.Check(key.Value); whole && err != nil {
+				r.Fail(n, "see doc/platforms/openshell.md", "%v", err)
+			}
+			out[key.Value] = set
+		}
+	})
+	return out
 }
 
 // start reads the command that starts the gateway of this machine: true is that of OpenShell's packages.

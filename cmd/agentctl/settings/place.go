@@ -237,7 +237,7 @@ func (f Placement) openGateway(state statedir.Dir, agentsh string) (sandbox.Back
 	}
 	c.gateway.Address = cmp.Or(f.Connect, c.gateway.Address)
 	b, err := openshell.Open(openshell.Config{
-		Gateway: c.gateway, Start: c.start, Without: c.without, State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look,
+		Gateway: c.gateway, Start: c.start, Without: c.without, Providers: c.kept, State: state, Agentsh: agentsh, Lease: f.Lease, Look: f.Look,
 		Getenv: os.Getenv,
 	})
 	if err != nil {

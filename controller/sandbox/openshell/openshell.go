@@ -12,15 +12,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/openshell/gateways"
 	"agentsh/controller/sandbox/openshell/program"
 	"agentsh/controller/sandbox/remote"
+	pb "agentsh/internal/openshellpb"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
@@ -35,11 +41,13 @@ type Config struct {
 	// Without are the guarantees that OpenShell does not hold and the operator gives up: see
 	// [agentsh/controller/openshell.Guarantees].
 	Without []string
-	State   statedir.Dir
-	Agentsh string              // path of the supervisor's program; empty: see [agentfile.Find]
-	Lease   time.Duration       // see [remote.Config]
-	Look    bool                // see [remote.Config]
-	Getenv  func(string) string // finds a registered gateway
+	// Providers are providers of the gateway that stay, by the name of a provider of harnesses. Others are made for each run.
+	Providers map[string]Provider
+	State     statedir.Dir
+	Agentsh   string              // path of the supervisor's program; empty: see [agentfile.Find]
+	Lease     time.Duration       // see [remote.Config]
+	Look      bool                // see [remote.Config]
+	Getenv    func(string) string // finds a registered gateway
 }
 
 // Backend makes sandboxes in one workspace of a gateway.
@@ -60,6 +68,11 @@ func Open(cfg Config) (*Backend, error) {
 		cfg.Getenv = os.Getenv
 	}
 	set := given(cfg.Gateway)
+	for _, of := range slices.Sorted(maps.Keys(cfg.Providers)) {
+		if err := cfg.Providers[of].Check(of); err != nil {
+			return nil, err
+		}
+	}
 	if err := cfg.Gateway.find(cfg.Getenv); err != nil {
 		return nil, err
 	}
@@ -83,6 +96,9 @@ func (b *Backend) Name() string { return Name }
 // at names the workspace in the directories of sandboxes.
 func (b *Backend) at() string { return Name + " " + b.cfg.Gateway.Address + " " + b.gateway.workspace }
 
+// Has implements [sandbox.Swapper].
+func (b *Backend) Has(provider string) bool { return b.cfg.Providers[provider].Reconcile == Attach }
+
 // Pull implements [sandbox.Puller]. The gateway gets images, so only a name with a digest has one here.
 func (b *Backend) Pull(_ context.Context, name string) (sandbox.Image, error) {
 	out := sandbox.Image{Name: name, ID: name}
@@ -105,17 +121,22 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 	case c.User != "" || c.PIDs > 0 || c.CPUs > 0 || c.MemoryMB > 0 || c.DiskMB > 0 || c.Network != "" || len(c.Mounts) > 0:
 		return errors.New("container: OpenShell decides about the container of its sandboxes: leave it out")
 	}
+	var held *pb.SandboxPolicy
+	var err error
 	if len(s.Policy) > 0 { // a check before the policy is known has none
-		if _, err := rendered(s, b.cfg.Without); err != nil {
+		if held, err = rendered(s, b.cfg.Without); err != nil {
 			return err
 		}
 	}
 	if len(b.cfg.Start) == 0 {
-		_, err := b.health(ctx)
-		return b.checkOf(err, s)
+		_, err = b.health(ctx)
+	} else {
+		err = gateways.Starter{Command: b.cfg.Start, Dir: b.cfg.State.OpenShell(), Environ: os.Environ()}.Ensure(ctx, b.health)
 	}
-	start := gateways.Starter{Command: b.cfg.Start, Dir: b.cfg.State.OpenShell(), Environ: os.Environ()}
-	return b.checkOf(start.Ensure(ctx, b.health), s)
+	if err = b.checkOf(err, s); err != nil || held == nil {
+		return err
+	}
+	return b.bindable(held, s)
 }
 
 // health implements [gateways.Health]. It decides how the gateway is reached.
@@ -155,6 +176,7 @@ func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, 
 		return remote.New(p.remote()).Create(ctx, s)
 	}
 	p := &place{b: b, spec: s}
+	s.Credentials = nil // the gateway has them
 	return remote.New(p.remote()).Create(ctx, s)
 }
 
@@ -195,7 +217,20 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return b.gateway.remove(ctx, name) }})
 		}
 	}
-	return out, err
+	if err != nil {
+		return out, err
+	}
+	providers, err := b.gateway.providers(ctx)
+	if status.Code(err) == codes.PermissionDenied {
+		return out, nil // who may not see providers has made none
+	}
+	for _, name := range slices.Sorted(maps.Keys(providers)) { // after the sandboxes that they are attached to
+		labels := providers[name].GetMetadata().GetLabels()
+		if run := labels[labelRun]; run != "" && labels[labelOwner] == owner {
+			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return b.gateway.removeProvider(ctx, name) }})
+		}
+	}
+	return out, explain("list providers", err)
 }
 
 // who holds rules beside agentsh and writes the log of a sandbox, in results.
@@ -203,13 +238,14 @@ const who = "OpenShell"
 
 // Holds implements [sandbox.Holder]: the groups that the rendered policy has.
 func (b *Backend) Holds() map[string]string {
-	return map[string]string{wire.GroupFiles: who, wire.GroupWorkspace: who, wire.GroupNetwork: who}
+	return map[string]string{wire.GroupFiles: who, wire.GroupWorkspace: who, wire.GroupNetwork: who, wire.GroupCredentials: who}
 }
 
 var (
-	_ sandbox.Puller = (*Backend)(nil)
-	_ sandbox.Taker  = (*Backend)(nil)
-	_ sandbox.Holder = (*Backend)(nil)
+	_ sandbox.Puller  = (*Backend)(nil)
+	_ sandbox.Taker   = (*Backend)(nil)
+	_ sandbox.Holder  = (*Backend)(nil)
+	_ sandbox.Swapper = (*Backend)(nil)
 )
 
 // maxName bounds the name of a sandbox, in characters, as OpenShell does.

@@ -37,9 +37,10 @@ type place struct {
 	b    *Backend
 	spec sandbox.Spec
 
-	mu    sync.Mutex
-	asked bool // the gateway may have it
-	ready bool
+	mu       sync.Mutex
+	asked    bool // the gateway may have it
+	ready    bool
+	provided bool // the gateway may have providers of this run
 }
 
 // String implements [remote.Carrier].
@@ -81,14 +82,14 @@ func (p *place) remove(ctx context.Context) error {
 }
 
 func (p *place) removeMade(ctx context.Context) error {
-	if !p.asked {
-		return nil
-	}
-	err := p.b.gateway.remove(context.WithoutCancel(ctx), p.name())
-	if err == nil {
+	ctx = context.WithoutCancel(ctx)
+	if p.asked {
+		if err := p.b.gateway.remove(ctx, p.name()); err != nil {
+			return err
+		}
 		p.asked, p.ready = false, false
 	}
-	return err
+	return p.unprovide(ctx)
 }
 
 // make makes the sandbox and waits until it is ready.
@@ -106,12 +107,24 @@ func (p *place) make(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
+	labels := map[string]string{labelOwner: owner, labelRun: p.spec.RunID}
+	providers, err := p.provide(ctx, labels)
+	if err != nil {
+		return err
+	}
+	if err := bind(held, providers); err != nil {
+		return err
+	}
+	var names []string
+	for _, a := range providers {
+		names = append(names, a.name)
+	}
 	p.asked = true
 	g := p.b.gateway
 	_, err = g.client.CreateSandbox(ctx, &pb.CreateSandboxRequest{
-		Name: p.name(), Labels: map[string]string{labelOwner: owner, labelRun: p.spec.RunID}, WorkspaceScope: g.scope(),
+		Name: p.name(), Labels: labels, WorkspaceScope: g.scope(),
 		Spec: &pb.SandboxSpec{
-			Template: &pb.SandboxTemplate{Image: p.spec.Container.Image.ID}, Policy: held,
+			Template: &pb.SandboxTemplate{Image: p.spec.Container.Image.ID}, Policy: held, Providers: names,
 			// The main process. A sandbox is Completed when it ends.
 			Command: []string{"sleep", "infinity"},
 		},
@@ -208,7 +221,7 @@ func (p *place) find(ctx context.Context) error {
 	if s.GetMetadata().GetLabels()[labelRun] != p.spec.RunID {
 		return errors.New("another sandbox has its name")
 	}
-	p.asked, p.ready = true, true
+	p.asked, p.ready, p.provided = true, true, true
 	return nil
 }
 
