@@ -69,6 +69,7 @@ func Check(ctx context.Context, o Options) (onlyRun []string, found harness.Prob
 func (r *run) undo(ctx context.Context, made func() error) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
+	forget(r.o.Backend, r.result.RunID)
 	var err error
 	if r.box != nil {
 		err = errors.Join(r.box.closeSide(ctx, r.journal, nil, &r.result), r.step(ctx, deleteStep))

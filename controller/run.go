@@ -254,6 +254,7 @@ func checkFull(f *Failure, dirs []string) {
 func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
+	forget(r.o.Backend, r.result.RunID)
 	if r.box != nil {
 		if err := r.box.closeSide(ctx, r.journal, r.results, &r.result); err != nil { // deliver has done it, if it came so far
 			r.progress.warn("%v", err)

@@ -31,7 +31,7 @@ type step struct {
 var steps = []step{
 	{name: "load", do: (*run).load, check: true},
 	{name: "expand", do: (*run).expand, check: true},
-	{name: "preflight", do: (*run).preflight, check: true},
+	{name: "preflight", do: preflight, check: true},
 	{name: "scan_context", do: (*run).scanContext, check: true, when: hasScans},
 	{name: "pre_script", do: (*run).preScript, when: func(r *run) bool { return r.plan.harness.PreScript.V != "" }},
 	{name: "providers", do: (*run).providers, when: func(r *run) bool { return len(r.plan.harness.Providers) > 0 }},
@@ -131,8 +131,8 @@ func (r *run) fetchCredentials(ctx context.Context) error {
 	return nil
 }
 
-// preflight checks everything that can be checked before a sandbox exists.
-func (r *run) preflight(ctx context.Context) error {
+// checkAll checks everything that can be checked before a sandbox exists.
+func (r *run) checkAll(ctx context.Context) error {
 	err := r.findRepo(ctx)
 	if err != nil {
 		return err
@@ -190,13 +190,35 @@ func (r *run) preflight(ctx context.Context) error {
 	if err := checkBackend(ctx, r.o.Backend, r.plan.spec); err != nil {
 		return err
 	}
-	if err := r.checkHost(ctx); err != nil {
+	return r.checkHost(ctx)
+}
+
+// preflight checks everything that can be checked before a sandbox exists, and gets what goes into it.
+func preflight(r *run, ctx context.Context) error { //nolint:revive // a step
+	if err := r.checkAll(ctx); err != nil {
 		return err
+	}
+	if r.plan.harness.PreScript.V == "" && r.plan.helped == nil { // a program of the operator may make the place reachable
+		reach(ctx, r.o.Backend, r.result.RunID)
 	}
 	if err := r.cloneRepo(ctx); err != nil {
 		return err
 	}
 	return r.fetchCredentials(ctx)
+}
+
+// reach begins to reach the place of the sandbox of a run.
+func reach(ctx context.Context, b sandbox.Backend, runID string) {
+	if to, can := b.(sandbox.Reacher); can {
+		to.Reach(ctx, runID)
+	}
+}
+
+// forget closes what reach opened, unless the sandbox has it.
+func forget(b sandbox.Backend, runID string) {
+	if to, can := b.(sandbox.Reacher); can {
+		to.Forget(runID)
+	}
 }
 
 // openImage finds the root file system of the sandbox.
@@ -240,6 +262,7 @@ func (r *run) createSandbox(ctx context.Context) error {
 	if err := r.relay(); err != nil {
 		return err
 	}
+	defer forget(r.o.Backend, r.result.RunID)
 	s, err := r.o.Backend.Create(ctx, r.plan.spec)
 	if err != nil {
 		return err

@@ -134,7 +134,13 @@ func (t *takeover) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.preflight(ctx)
+	if err := r.checkAll(ctx); err != nil {
+		return err
+	}
+	if err := r.cloneRepo(ctx); err != nil {
+		return err
+	}
+	return r.fetchCredentials(ctx)
 }
 
 // enter connects to the sandbox.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -318,5 +319,48 @@ func TestWrongPlacesAreRefusedAtOnce(t *testing.T) {
 		if out, errs, code := p.try("", p.runArgs(tt.flags...)...); code != tt.code || !strings.Contains(errs, tt.want) {
 			t.Errorf("%v: exit code %d, want %d with %q\n%s%s", tt.flags, code, tt.code, tt.want, out, errs)
 		}
+	}
+}
+
+// A run has one stream. It is opened while the repository is cloned, but not before programs of the operator,
+// which may make the place reachable.
+func TestARunReachesItsPlaceOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name, harness, script, want string
+		code                        int
+	}{
+		{"a run", "", "touch reachable\n", "stream\nend\n", 0},
+		{"the place is reachable after pre_script", "pre_script: pre.sh", "touch reachable\n", "stream\nend\n", 0},
+		{"pre_script fails", "pre_script: pre.sh", "exit 1\n", "", controller.ExitConfiguration},
+		{"a scan refuses the run", "", "touch reachable\n", "", controller.ExitScan},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newFixture(t, "true", tt.harness).elsewhere()
+			p.write("carrier", "cd "+p.dir+" && test -e reachable || exit 1\necho $$ >pid; echo stream >>streams\n"+
+				strings.TrimPrefix(p.place[3], "exec:")+"\necho end >>streams\n", 0o644)
+			p.place[3] = "exec:sh " + p.path("carrier")
+			p.write("pre.sh", "#!/bin/sh\ncd "+p.dir+"\n"+tt.script, 0o755)
+			if tt.harness != "pre_script: pre.sh" {
+				p.write("reachable", "", 0o644)
+			}
+			if tt.code == controller.ExitScan {
+				p.write("agents/tester.md", p.read("agents/tester.md")+injected, 0o644)
+			}
+			if _, code := p.run(); code != tt.code {
+				t.Errorf("exit code %d", code)
+			}
+			got, err := os.ReadFile(p.path("streams"))
+			if tt.code == controller.ExitScan { // it may have been opened, and is closed before agentctl ends
+				if data, err := os.ReadFile(p.path("pid")); err == nil {
+					pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+					if err := syscall.Kill(pid, 0); pid == 0 || !errors.Is(err, syscall.ESRCH) {
+						t.Errorf("the program of the stream %q: %v", data, err)
+					}
+				}
+				checkPlace(t, p.dir)
+			} else if string(got) != tt.want || err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("streams: %q, %v", got, err)
+			}
+		})
 	}
 }

@@ -177,6 +177,17 @@ type Taker interface {
 	Take(ctx context.Context, runID string) (Sandbox, error)
 }
 
+// Reacher is a backend that can reach its place before a sandbox is made there.
+type Reacher interface {
+	Backend
+	// Reach begins to open a stream to the place, which the sandbox of a run then has. It does not
+	// wait, and makes nothing at the place but what the place has for all sandboxes. Create returns
+	// the error, if there is one.
+	Reach(ctx context.Context, runID string)
+	// Forget closes the stream unless the sandbox has it.
+	Forget(runID string)
+}
+
 // Spec specifies a new sandbox.
 type Spec struct {
 	RunID     string // names the sandbox; letters, digits and dashes

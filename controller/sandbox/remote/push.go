@@ -28,10 +28,10 @@ type supervisor struct {
 	digest string // SHA-256, hex
 }
 
-// findSupervisors returns the programs for all architectures that this host has. named is
-// the program that the operator named; it replaces the one for its architecture.
-func findSupervisors(named string) (map[string]supervisor, error) {
-	found := map[string]supervisor{}
+// findSupervisors returns the paths of the programs for all architectures that this host has. named
+// is the program that the operator named; it replaces the one for its architecture.
+func findSupervisors(named string) (map[string]string, error) {
+	found := map[string]string{}
 	var failed error
 	for arch := range machines {
 		path, err := named, error(nil)
@@ -42,14 +42,23 @@ func findSupervisors(named string) (map[string]supervisor, error) {
 			failed = errors.Join(failed, err)
 			continue
 		}
-		if found[arch], err = readSupervisor(path); err != nil {
-			return nil, err
-		}
+		found[arch] = path
 	}
 	if len(found) == 0 {
-		return nil, failed
+		return nil, fmt.Errorf("find supervisor: %w", failed)
 	}
 	return found, nil
+}
+
+func readSupervisors(files map[string]string) (map[string]supervisor, error) {
+	programs := map[string]supervisor{}
+	for arch, path := range files {
+		var err error
+		if programs[arch], err = readSupervisor(path); err != nil {
+			return nil, fmt.Errorf("read supervisor: %w", err)
+		}
+	}
+	return programs, nil
 }
 
 // seen are the supervisors that this process has read. A program that was changed has
@@ -104,12 +113,14 @@ const said = "agentsh-place "
 // script makes the program at the place what this host has, and becomes it. A program that
 // another stream has sent meanwhile stays: sandboxes run it. The script is one
 // compound command: the shell has read all of it when it prints its first line, so the
-// bytes after that line belong to what the script starts.
+// bytes after that line belong to what the script starts. openssl computes a digest in a third of the
+// time that sha256sum needs.
 const script = `{ umask 077; LC_ALL=C; export LC_ALL
 say() { printf '\n%s%s\n' 'agentsh-''place ' "$*"; }
 private() { [ -d "$1" ] || mkdir -p "$1" 2>/dev/null; [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] &&
 case $(ls -ld "$1") in drwx------*) [ -w "$1" ];; *) false;; esac; }
-same() { [ -f "$1" ] && [ ! -L "$1" ] && h=$(sha256sum <"$1" 2>/dev/null) && [ "${h%% *}" = "$g" ]; }
+same() { [ -f "$1" ] && [ ! -L "$1" ] || return 1
+h=$(openssl dgst -sha256 -r <"$1" 2>/dev/null); [ "${h%% *}" = "$g" ] || h=$(sha256sum <"$1" 2>/dev/null) && [ "${h%% *}" = "$g" ]; }
 m=$(uname -sm); m=${m%% *}/${m#* }; g=; n=
 case $m in
 CASES
@@ -124,7 +135,7 @@ elif [ -z "$d" ]; then say error "no directory for programs: make ~/.cache/agent
 elif same "$p"; then say start; touch "$p"
 else say need "$a"; head -c "$n" >"$t"
 if [ "$(wc -c <"$t" | tr -d ' ')" != "$n" ]; then rm -f "$t"; g=; say error "$d: only a part of the program could be written"
-elif command -v sha256sum >/dev/null && ! same "$t"; then rm -f "$t"; g=; say error "the program arrived changed"
+elif { command -v openssl || command -v sha256sum; } >/dev/null && ! same "$t"; then rm -f "$t"; g=; say error "the program arrived changed"
 elif chmod 755 "$t" && { { ln "$t" "$p" 2>/dev/null || same "$p"; } && rm -f "$t" || mv -f "$t" "$p"; }; then say start; find "$d" -name 'agentsh-*' -mtime +30 -exec rm -f {} + 2>/dev/null
 else g=; say error "$d: cannot write the program"
 fi; fi
@@ -150,6 +161,11 @@ func makeScript(programs map[string]supervisor) string {
 type deadliner interface {
 	io.ReadWriteCloser
 	SetDeadline(t time.Time) error
+}
+
+// limit sets the time for what follows on a stream. The end of ctx sets another one: it may have come before.
+func limit(ctx context.Context, s deadliner, d time.Duration) error {
+	return errors.Join(s.SetDeadline(time.Now().Add(d)), ctx.Err())
 }
 
 // Times for the place to answer, and to receive the program.
@@ -185,8 +201,7 @@ func cutWhile(ctx context.Context, err error) error {
 func enter(ctx context.Context, s deadliner, programs map[string]supervisor) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	limit := func(d time.Duration) error { return errors.Join(s.SetDeadline(time.Now().Add(d)), ctx.Err()) }
-	if err := limit(answerWait); err != nil {
+	if err := limit(ctx, s, answerWait); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(s, makeScript(programs)); err != nil {
@@ -203,12 +218,12 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 		what, rest, _ := strings.Cut(answer, " ")
 		switch {
 		case what == "start":
-			if err := limit(answerWait); err != nil {
+			if err := limit(ctx, s, answerWait); err != nil {
 				return err
 			}
 			return cutWhile(ctx, readHello(ctx, s))
 		case what == "need" && !pushed && programs[rest].path != "":
-			if err := limit(pushWait); err != nil {
+			if err := limit(ctx, s, pushWait); err != nil {
 				return err
 			}
 			if err := push(s, programs[rest]); err != nil {

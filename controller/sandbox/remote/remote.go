@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"agentsh/controller/sandbox"
@@ -66,6 +67,9 @@ const (
 type Backend struct {
 	cfg  Config
 	here *local.Backend // has the directories on this host
+
+	mu      sync.Mutex
+	reached map[string]*reached // by run
 }
 
 // New makes a backend. It changes nothing before [Backend.Create].
@@ -96,7 +100,7 @@ func (b *Backend) Name() string { return b.cfg.Name }
 func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
 	if b.cfg.Carrier.Shell() {
 		if _, err := findSupervisors(b.cfg.Agentsh); err != nil {
-			return fmt.Errorf("find supervisor: %w", err)
+			return err
 		}
 	}
 	if s.Image != "" {
@@ -138,38 +142,56 @@ func Owner(state statedir.Dir) (string, error) {
 
 // enter opens a stream to agentsh serve at the place, and sends a request.
 func (b *Backend) enter(ctx context.Context, req wire.PlaceRequest) (_ Stream, err error) {
-	var programs map[string]supervisor
-	if b.cfg.Carrier.Shell() {
-		if programs, err = findSupervisors(b.cfg.Agentsh); err != nil {
-			return nil, fmt.Errorf("find supervisor: %w", err)
-		}
-	}
 	if req.Owner, err = Owner(b.cfg.State); err != nil {
 		return nil, err
 	}
 	req.Version = wire.Current
+	s, err := b.stream(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := send(ctx, s, req); err != nil {
+		return nil, b.failed(ctx, s, err)
+	}
+	return s, nil
+}
+
+// arrive opens a stream to agentsh serve at the place. Programs are read while the carrier connects.
+func (b *Backend) arrive(ctx context.Context) (Stream, error) {
+	var files map[string]string
+	var err error
+	if b.cfg.Carrier.Shell() {
+		if files, err = findSupervisors(b.cfg.Agentsh); err != nil {
+			return nil, err
+		}
+	}
 	s, err := b.cfg.Carrier.Open(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", b.cfg.Carrier, err)
 	}
-	if b.cfg.Carrier.Shell() {
-		err = enter(ctx, s, programs)
-	} else {
+	if !b.cfg.Carrier.Shell() {
 		err = greet(ctx, s)
-	}
-	if err == nil {
-		err = send(ctx, s, req)
+	} else {
+		var programs map[string]supervisor
+		if programs, err = readSupervisors(files); err != nil {
+			s.Kill()
+			return nil, err
+		}
+		err = enter(ctx, s, programs)
 	}
 	if err != nil {
-		return nil, b.failed(s, err)
+		return nil, b.failed(ctx, s, err)
 	}
 	return s, nil
 }
 
 // failed ends a stream and returns why it ended.
-func (b *Backend) failed(s Stream, err error) error {
+func (b *Backend) failed(ctx context.Context, s Stream, err error) error {
 	var ended cut
-	why := explain(s, err)
+	why := err
+	if !errors.Is(ctx.Err(), context.Canceled) { // otherwise nobody waits for the reason
+		why = explain(s, err)
+	}
 	s.Kill()
 	if errors.As(err, &ended) {
 		why = cut{why, ended.silent}
@@ -186,7 +208,7 @@ func (b *Backend) request(ctx context.Context, req wire.PlaceRequest) (Stream, e
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var answer wire.PlaceAttached
-	if err = s.SetDeadline(time.Now().Add(answerWait)); err == nil {
+	if err = limit(ctx, s, answerWait); err == nil {
 		err = stdio.Read(s, &answer, maxLeft)
 	}
 	if err == nil && answer.Error != "" {
@@ -197,7 +219,7 @@ func (b *Backend) request(ctx context.Context, req wire.PlaceRequest) (Stream, e
 		err = errors.Join(s.SetDeadline(time.Time{}), ctx.Err())
 	}
 	if err != nil {
-		return nil, b.failed(s, cut{error: err})
+		return nil, b.failed(ctx, s, cut{error: err})
 	}
 	return s, nil
 }
@@ -349,7 +371,7 @@ func (b *Backend) collect(ctx context.Context, dryRun bool) ([]sandbox.Leftover,
 	defer s.Kill()
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := s.SetDeadline(time.Now().Add(collectWait)); err != nil {
+	if err := limit(ctx, s, collectWait); err != nil {
 		return nil, err
 	}
 	var done wire.PlaceCollected

@@ -84,7 +84,7 @@ func (s *connected) Kill() {
 func greet(ctx context.Context, s deadliner) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := s.SetDeadline(time.Now().Add(answerWait)); err != nil {
+	if err := limit(ctx, s, answerWait); err != nil {
 		return err
 	}
 	return readHello(ctx, s)
