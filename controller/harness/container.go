@@ -46,6 +46,7 @@ func (h *Harness) NotOf(backend string, s Severity) Problems {
 		for key, at := range given(reflect.ValueOf(own), "container") {
 			add(at, key+": OpenShell decides about the containers of its sandboxes", "leave it out")
 		}
+		ps = append(ps, h.notCarried()...)
 	case slices.Contains(services, backend):
 		own.MemoryMB = Value[int]{}
 		for key, at := range given(reflect.ValueOf(own), "container") {
@@ -154,4 +155,36 @@ func collectGiven(v reflect.Value, key string, to map[string]Origin) {
 			collectGiven(v.Field(i), join(key, v.Type().Field(i).Tag.Get("harness")), to)
 		}
 	}
+}
+
+// notCarried are what OpenShell does not take of providers. Some providers stay at its gateway, so that these are no errors.
+func (h *Harness) notCarried() Problems {
+	var ps Problems
+	warn := func(at Origin, message, hint string) {
+		ps = append(ps, Problem{At: at, Severity: Warning, Rule: RuleUnsupport, Message: message, Hint: hint})
+	}
+	by := map[string]string{} // provider, by the endpoint
+	for _, name := range sortedKeys(h.Definitions) {
+		d := h.Definitions[name]
+		for _, key := range sortedKeys(d.Config) {
+			warn(d.Config[key].At, "config."+key+" of the provider "+name+": the gateway of OpenShell gets credentials alone",
+				"write it into env.sandbox if commands need it")
+		}
+		if d.Lifetime.IsSet() {
+			warn(d.Lifetime.At, "lifetime_seconds of the provider "+name+": values are not renewed in OpenShell",
+				"have the program print values that live as long as the run")
+		}
+		if len(d.Credentials) == 0 {
+			continue
+		}
+		for _, e := range d.Endpoints {
+			at := strings.ToLower(strings.TrimSuffix(e.V, ":443"))
+			if other := by[at]; other != "" && other != name {
+				warn(e.At, "endpoints of the provider "+name+": "+e.V+" is one of the provider "+other+" too, and OpenShell takes one provider "+
+					"for an endpoint of the policy", "put their credentials into one provider")
+			}
+			by[at] = name
+		}
+	}
+	return ps
 }
