@@ -176,7 +176,9 @@ const (
 var socketRefusals = []Refusal{
 	{[]string{"socket", "socketpair"}, families(), unix.EPERM, "families that reach the machine, other machines or old kernel code"},
 	{[]string{"socket"}, netlinkProtocols(), unix.EPERM, "netlink other than route configures or watches the machine"},
-	{[]string{"socket", "socketpair"}, equal(2, unix.IPPROTO_MPTCP, protoSCTP, unix.IPPROTO_DCCP, protoSMC, unix.IPPROTO_UDPLITE),
+	{[]string{"socket", "socketpair"}, equal(2, unix.IPPROTO_MPTCP), unix.EPERM,
+		"MPTCP has further addresses that connect does not show; programs that try it first, as servers in Go do, go on with TCP"},
+	{[]string{"socket", "socketpair"}, equal(2, protoSCTP, unix.IPPROTO_DCCP, protoSMC, unix.IPPROTO_UDPLITE),
 		unix.EPERM, "protocols with further addresses that connect does not show"},
 	{[]string{"sendto"}, []Case{{{3, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
 	{[]string{"sendmsg"}, []Case{{{2, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},

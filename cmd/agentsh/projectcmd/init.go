@@ -126,7 +126,7 @@ func (o initOptions) make(tree *os.Root, dir string) (*made, error) {
 	}
 	w := writer{dir: dir, pack: pack, tree: tree, made: &made{
 		Project: dir, Stacks: found, Extends: pack, Registries: []project.Registry{}, Notes: []string{},
-		Next: []string{"agentsh policy test " + filepath.Dir(layout.ProjectPolicy), "agentsh trust", "agentsh exec -- " + usual(found)},
+		Next: []string{"agentsh policy test " + filepath.Dir(layout.ProjectPolicy), "agentsh trust", "agentsh exec -- " + usual(tree, found)},
 	}}
 	texts, err := w.write()
 	if err != nil {
@@ -144,12 +144,20 @@ func (o initOptions) make(tree *os.Root, dir string) (*made, error) {
 	return w.made, nil
 }
 
-// usual is a usual command of the first stack of a project.
-func usual(found map[string][]string) string {
+// usual is a usual command of the first stack of a project. A project that npm ci refuses gets npm install.
+func usual(tree *os.Root, found map[string][]string) string {
 	for i := range project.Stacks {
-		if _, ok := found[project.Stacks[i].Name]; ok {
-			return strings.Join(project.Stacks[i].Try[0], " ")
+		if _, ok := found[project.Stacks[i].Name]; !ok {
+			continue
 		}
+		words := strings.Join(project.Stacks[i].Try[0], " ")
+		if words == "npm ci" && !slices.ContainsFunc([]string{"package-lock.json", "npm-shrinkwrap.json"}, func(name string) bool {
+			_, err := tree.Stat(name)
+			return err == nil
+		}) {
+			return "npm install"
+		}
+		return words
 	}
 	return "bash"
 }
