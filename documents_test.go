@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxDecisions     = 60
+	maxDecisions     = 45
 	maxDecisionLines = 90
 	decisionDir      = "doc/decisions"
 )
