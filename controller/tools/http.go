@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/net/netutil"
 )
 
 // Path is the path of the tools in URLs.
@@ -36,7 +37,7 @@ func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) e
 		Handler: Handler(t, token), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader,
 	}
 	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
+	go func() { done <- server.Serve(netutil.LimitListener(l, MaxConnections)) }()
 	select {
 	case err := <-done:
 		return err
@@ -64,8 +65,12 @@ func closeSessions(server *mcp.Server) {
 }
 
 // Handler answers the requests of all clients at [Path], as [Toolbox.ServeHTTP] does.
-func Handler(t *Toolbox, token string) http.Handler {
+func Handler(t *Toolbox, token string) http.Handler { return handler(t, token, maxSessions) }
+
+// handler is [Handler] with at most so many sessions.
+func handler(t *Toolbox, token string, most int) http.Handler {
 	get, log := func(*http.Request) *mcp.Server { return t.server }, t.cfg.Log
+	open := newSessions(t.server, most)
 	sessions := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
 		Logger: log, MaxRequestBodyBytes: maxMessage, SessionTimeout: idleSession,
 	})
@@ -78,6 +83,11 @@ func Handler(t *Toolbox, token string) http.Handler {
 			requests.ServeHTTP(w, r)
 			return
 		}
+		if id := r.Header.Get("Mcp-Session-Id"); id != "" {
+			defer open.begin(id)()
+		} else if r.Method == http.MethodPost {
+			open.room()
+		}
 		sessions.ServeHTTP(w, r)
 	})
 	verify := func(_ context.Context, got string, _ *http.Request) (*auth.TokenInfo, error) {
@@ -86,7 +96,8 @@ func Handler(t *Toolbox, token string) http.Handler {
 		}
 		return &auth.TokenInfo{}, nil
 	}
-	return sameOrigin(auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(mux))
+	withToken := auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})
+	return timed(sameOrigin(withToken(received(mux))))
 }
 
 // sameOrigin refuses requests of pages of other hosts.

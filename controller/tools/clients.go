@@ -1,0 +1,155 @@
+package tools
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Limits of clients over HTTP. Each connection has at most one request, so a session without one is left to close.
+const (
+	MaxConnections = 512  // of all clients, with the token or without
+	maxSessions    = 1000 // that are open
+)
+
+// Times for the body of a request.
+const (
+	strangerWait    = 10 * time.Second // without the token
+	defaultBodyWait = 5 * time.Minute  // with it
+)
+
+// bodyWait is a variable for tests.
+var bodyWait = defaultBodyWait
+
+// timed bounds the time for what the server itself reads of a request that is refused.
+func timed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != http.NoBody {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(strangerWait, bodyWait))) // fails in tests only
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// received reads the body of a request before it is answered. The time for it is limited; that of the answer,
+// which may be a stream, is not.
+func received(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == http.NoBody {
+			next.ServeHTTP(w, r)
+			return
+		}
+		control := http.NewResponseController(w)
+		_ = control.SetReadDeadline(time.Now().Add(bodyWait)) // as above
+		data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
+		var large *http.MaxBytesError
+		switch {
+		case errors.As(err, &large):
+			http.Error(w, "the request is too large", http.StatusRequestEntityTooLarge)
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			w.Header().Set("Connection", "close")
+			http.Error(w, "the request does not come", http.StatusRequestTimeout)
+			return
+		case err != nil:
+			http.Error(w, "the request cannot be read", http.StatusBadRequest)
+			return
+		}
+		_ = control.SetReadDeadline(time.Time{}) // as above
+		r.Body = io.NopCloser(bytes.NewReader(data))
+		next.ServeHTTP(w, r)
+	})
+}
+
+// sessions bounds the sessions of a server. A client that does not end its own, as one that opens a session
+// for each call, has the oldest closed.
+type sessions struct {
+	server *mcp.Server
+	most   int
+
+	mu   sync.Mutex
+	used map[string]*use // by the id of the session
+}
+
+// use says how a session is used.
+type use struct {
+	requests int // that go on
+	last     time.Time
+	closed   bool
+}
+
+func newSessions(server *mcp.Server, most int) *sessions {
+	return &sessions{server: server, most: most, used: map[string]*use{}}
+}
+
+// begin begins a request of a session. end ends it.
+func (s *sessions) begin(id string) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.used) > 2*s.most { // ids of no session
+		s.open()
+	}
+	u := s.used[id]
+	if u == nil {
+		u = &use{}
+		s.used[id] = u
+	}
+	u.requests++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		u.requests--
+		u.last = time.Now()
+	}
+}
+
+// open are the open sessions by id. What is known of others is forgotten. The caller holds mu.
+func (s *sessions) open() map[string]*mcp.ServerSession {
+	open := map[string]*mcp.ServerSession{}
+	for session := range s.server.Sessions() {
+		id := session.ID()
+		if id == "" { // of one request
+			continue
+		}
+		open[id] = session
+		if s.used[id] == nil {
+			s.used[id] = &use{last: time.Now()}
+		}
+	}
+	for id, u := range s.used {
+		if open[id] == nil && u.requests == 0 {
+			delete(s.used, id)
+		}
+	}
+	return open
+}
+
+// room closes the session that nobody has used for the longest time, if there are too many for a new one.
+func (s *sessions) room() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	open := s.open()
+	var oldest string
+	left := 0
+	for id := range open {
+		u := s.used[id]
+		if u.closed {
+			continue
+		}
+		left++
+		if u.requests == 0 && (oldest == "" || u.last.Before(s.used[oldest].last)) {
+			oldest = id
+		}
+	}
+	if left < s.most || oldest == "" {
+		return
+	}
+	s.used[oldest].closed = true
+	go func() { _ = open[oldest].Close() }() // after its calls, whose client has gone; the error of the stream that ends
+}
