@@ -124,12 +124,17 @@ func (p Plan) Changed(e mcpfilter.Entry) string {
 	return head + "\n" + Difference(pin.Definition, e.Definition)
 }
 
-// ReadLog reads the entries of the filter's log. Lines that are no entries are left out.
+// ReadLog reads the entries of the filter's log. Lines that the filter does not write are left out: the agent could
+// write them, and a definition that is nested deeply takes gigabytes when it is shown.
 func ReadLog(data []byte) []mcpfilter.Entry {
 	var out []mcpfilter.Entry
 	for line := range bytes.Lines(data) {
 		var e mcpfilter.Entry
-		if json.Unmarshal(line, &e) == nil && e.Server != "" && e.Tool != "" {
+		if json.Unmarshal(line, &e) != nil || e.Server == "" {
+			continue
+		}
+		if d, err := mcpfilter.NewDefinition(e.Definition); err == nil && d.Name == e.Tool {
+			e.Definition = d.Text
 			out = append(out, e)
 		}
 	}
