@@ -35,7 +35,8 @@ func newServer(l net.Listener) *server {
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails, see crypto/rand
 	s := &server{listener: l, token: base64.StdEncoding.EncodeToString(secret), done: make(chan struct{})}
-	s.http = &http.Server{ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.http = &http.Server{ReadHeaderTimeout: headerWait, IdleTimeout: idleWait}
+	s.http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := s.now.Load()
 		if h == nil {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(headerWait)) // for a body; fails in tests only
@@ -43,7 +44,7 @@ func newServer(l net.Listener) *server {
 			return
 		}
 		(*h).ServeHTTP(w, r)
-	})}
+	})
 	go func() { // ends in close
 		defer close(s.done)
 		_ = s.http.Serve(netutil.LimitListener(l, tools.MaxConnections)) // the error of close
