@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // Options say how agentctl is started. The zero value starts the one on PATH.
@@ -93,6 +94,7 @@ func Start(ctx context.Context, o Options) (*Client, error) {
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", program, err)
 	}
+	c.cmd.WaitDelay = errorsWait
 	out, err := c.cmd.StdoutPipe()
 	if err == nil {
 		err = c.cmd.Start()
@@ -101,17 +103,27 @@ func Start(ctx context.Context, o Options) (*Client, error) {
 		return nil, fmt.Errorf("start %s: %w", program, err)
 	}
 	go c.read(out)
+	kill := func() { _, _ = c.cmd.Process.Kill(), out.Close() } // it has made nothing yet; they fail after its end
+	stop := context.AfterFunc(ctx, kill)
 	var hello struct {
 		Protocol int `json:"protocol"`
 	}
-	if err = c.ask(ctx, "hello", nil, &hello, nil); err == nil && hello.Protocol != protocol {
+	err = c.ask(context.WithoutCancel(ctx), "hello", nil, &hello, nil)
+	switch {
+	case !stop():
+		err = context.Cause(ctx)
+	case err == nil && hello.Protocol != protocol:
 		err = fmt.Errorf("it speaks version %d of the protocol, and this package %d", hello.Protocol, protocol)
 	}
 	if err != nil {
+		kill()
 		return nil, errors.Join(fmt.Errorf("start %s: %w", program, err), c.Close())
 	}
 	return c, nil
 }
+
+// errorsWait is how long warnings are read after the end of agentctl, if another program holds their stream.
+const errorsWait = 10 * time.Second
 
 // protocol is the version of the protocol.
 const protocol = 1
@@ -125,7 +137,7 @@ func (c *Client) Close() error {
 	if c.cmd.ProcessState != nil {
 		return nil
 	}
-	if err := c.cmd.Wait(); err != nil {
+	if err := c.cmd.Wait(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return fmt.Errorf("agentctl: %w", err)
 	}
 	return nil
@@ -241,7 +253,11 @@ func (c *Client) ask(ctx context.Context, method string, params, result any, one
 	select {
 	case m = <-one.answer:
 	case <-c.done:
-		return c.ended()
+		select {
+		case m = <-one.answer: // its last message
+		default:
+			return c.ended()
+		}
 	case <-ctx.Done():
 		if err := c.send(map[string]any{"method": "cancel", "params": map[string]any{"id": id}}); err != nil {
 			return err

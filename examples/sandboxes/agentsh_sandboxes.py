@@ -38,30 +38,31 @@ class Client:
     def _read(self):
         for line in self._process.stdout:
             message = json.loads(line)
-            if message.get("method") == "output":
-                one = self._waiting.get(message["params"]["id"])
-                if one:
-                    one["output"](message["params"]["stream"], base64.b64decode(message["params"]["data_base64"]))
-            elif "method" not in message:
-                one = self._waiting.pop(message["id"], None)
-                if one:
-                    one["answer"] = message
-                    one["done"].set()
+            params = message.get("params", {})
+            if message.get("method") == "output" and (one := self._waiting.get(params["id"])):
+                try:
+                    one["raised"] or one["output"](params["stream"], base64.b64decode(params["data_base64"]))
+                except Exception as error:  # of the caller's function: call raises it
+                    one["raised"] = error
+            elif one := self._waiting.pop(message.get("id"), None):
+                one["answer"] = message
+                one["done"].set()
         for one in list(self._waiting.values()):
             one["answer"] = {"error": {"code": 0, "message": "agentctl has ended"}}
             one["done"].set()
 
     def call(self, method, output=None, **params):
         """Calls a method and returns its result."""
-        number, one = next(self._ids), {"done": threading.Event(), "output": output}
+        number, one = next(self._ids), {"done": threading.Event(), "output": output, "raised": None}
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         with self._lock:
             self._waiting[number] = one
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         one["done"].wait()
-        if "error" in one["answer"]:
-            raise Failed(one["answer"]["error"])
+        failed = one["raised"] or "error" in one["answer"] and Failed(one["answer"]["error"])
+        if failed:
+            raise failed
         return one["answer"]["result"]
 
     def create(self, **spec):
