@@ -41,10 +41,11 @@ const maxAnswer = 16 << 20
 // api speaks to Blaxel. Its control plane is at base; each sandbox has an address of its own.
 type api struct {
 	base, workspace, key string
+	hosts                []string // of sandboxes, see sandboxURL
 	http                 *http.Client
 }
 
-func newAPI(base, workspace, key string) (*api, error) {
+func newAPI(base, workspace, key, hosts string) (*api, error) {
 	if err := private(base); err != nil {
 		return nil, fmt.Errorf("BL_API_URL: %w", err)
 	}
@@ -53,7 +54,11 @@ func newAPI(base, workspace, key string) (*api, error) {
 			return nil, fmt.Errorf("%s has blanks or characters that are not ASCII", name)
 		}
 	}
-	return &api{strings.TrimSuffix(base, "/"), workspace, key, &http.Client{
+	named, err := parseHosts(hosts)
+	if err != nil {
+		return nil, err
+	}
+	return &api{strings.TrimSuffix(base, "/"), workspace, key, named, &http.Client{
 		// The key is for the host that was asked.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -180,9 +185,24 @@ func (a *api) send(ctx context.Context, method, address string, b body, out any)
 		return nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return fmt.Errorf("read the answer of Blaxel: %w", err)
+		return &junk{err}
 	}
 	return nil
+}
+
+// junk is the error of an answer that says success and cannot be read. Asking again would not help: the request was carried out.
+type junk struct{ err error }
+
+func (e *junk) Error() string {
+	return fmt.Sprintf("the answer of Blaxel is not what its interface describes (%v): is BL_API_URL right, or a proxy in between?", e.err)
+}
+
+func (e *junk) Unwrap() error { return e.err }
+
+// isJunk reports whether an answer could not be read.
+func isJunk(err error) bool {
+	var j *junk
+	return errors.As(err, &j)
 }
 
 // maxSaid bounds what is shown of an answer, in characters.
@@ -210,7 +230,7 @@ func again(ctx context.Context, do func() error) error {
 	for {
 		err := do()
 		var a *answer
-		if err == nil || errors.As(err, &a) && !a.passes() || !pause(ctx, retryWait) {
+		if err == nil || isJunk(err) || errors.As(err, &a) && !a.passes() || !pause(ctx, retryWait) {
 			return err
 		}
 	}
@@ -321,11 +341,14 @@ func (a *api) check(ctx context.Context) error {
 	return a.explain("list sandboxes", err)
 }
 
+// maxPages bounds the pages of a list.
+const maxPages = 500
+
 // list lists all sandboxes of the workspace.
 func (a *api) list(ctx context.Context) ([]record, error) {
 	var out []record
-	seen := map[string]bool{}
-	for cursor := ""; ; {
+	cursor, seen := "", map[string]bool{}
+	for range maxPages {
 		var page struct {
 			Data []record `json:"data"`
 			Meta struct {
@@ -345,6 +368,7 @@ func (a *api) list(ctx context.Context) ([]record, error) {
 		}
 		seen[cursor] = true
 	}
+	return out, fmt.Errorf("list sandboxes: the list of Blaxel does not end after %d pages", maxPages)
 }
 
 func (a *api) get(ctx context.Context, name string) (r record, err error) {

@@ -52,6 +52,7 @@ type Backend struct {
 	cfg    Config
 	region string
 	api    *api
+	late   time.Duration // see lateTime
 	remote.Sweep
 }
 
@@ -80,11 +81,11 @@ func Open(cfg Config) (*Backend, error) {
 	if key == "" {
 		return nil, errors.New("no key: write --connect-key FILE, or set BL_API_KEY")
 	}
-	a, err := newAPI(cmp.Or(cfg.Getenv("BL_API_URL"), defaultURL), workspace, key)
+	a, err := newAPI(cmp.Or(cfg.Getenv("BL_API_URL"), defaultURL), workspace, key, cfg.Getenv(hostsVariable))
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, region: region, api: a}
+	b := &Backend{cfg: cfg, region: region, api: a, late: lateTime}
 	b.Sweep = remote.Sweep{State: cfg.State, At: b.at(), Look: cfg.Look, Find: b.found}
 	return b, nil
 }
@@ -203,7 +204,9 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 	all, err := b.api.list(ctx)
 	var out []remote.Found
 	for _, r := range all {
-		if run := r.Metadata.Labels[labelRun]; run != "" && r.Metadata.Labels[labelOwner] == owner && !r.gone() {
+		// Names are compared too: a label that somebody else set deletes nothing.
+		run := r.Metadata.Labels[labelRun]
+		if run != "" && r.Metadata.Labels[labelOwner] == owner && r.Metadata.Name == nameOf(run) && !r.gone() {
 			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return b.api.remove(ctx, r.Metadata.Name) }})
 		}
 	}

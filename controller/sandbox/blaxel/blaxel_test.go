@@ -130,6 +130,7 @@ func TestWhatBlaxelRefusesIsNamed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			b.late = 0
 			s := described("refused-1")
 			if tt.image != "" {
 				s.Container.Image.ID = tt.image

@@ -36,6 +36,7 @@ type place struct {
 
 	mu    sync.Mutex
 	asked bool   // Blaxel may have it
+	lost  bool   // the answer to the request for it was lost, and nothing was seen of it since
 	url   string // of its sandbox API; empty: it is not ready
 	key   *socket.Key
 }
@@ -55,7 +56,10 @@ func (p *place) remote() remote.Config {
 }
 
 // name is that of the sandbox at Blaxel.
-func (p *place) name() string { return "agentsh-" + strings.ToLower(p.spec.RunID) }
+func (p *place) name() string { return nameOf(p.spec.RunID) }
+
+// nameOf is the name of the sandbox of a run.
+func nameOf(run string) string { return "agentsh-" + strings.ToLower(run) }
 
 // Open implements [remote.Carrier].
 func (p *place) Open(ctx context.Context) (remote.Stream, error) {
@@ -126,11 +130,42 @@ func (p *place) removeMade(ctx context.Context) error {
 	if !p.asked {
 		return nil
 	}
-	err := p.b.api.remove(context.WithoutCancel(ctx), p.name())
+	ctx = context.WithoutCancel(ctx)
+	var err error
+	if p.lost {
+		err = p.removeLate(ctx)
+	} else {
+		err = p.b.api.remove(ctx, p.name())
+	}
 	if err == nil {
-		p.asked, p.url = false, ""
+		p.asked, p.lost, p.url = false, false, ""
 	}
 	return err
+}
+
+// lateTime is how long a virtual machine is looked for whose request had no answer, before it counts as not made. One that is
+// made later still ends after idleTime, and has the labels for 'agentctl gc'.
+const lateTime = 20 * time.Second
+
+// removeLate deletes a virtual machine that Blaxel may only be about to make.
+func (p *place) removeLate(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, p.b.late)
+	defer cancel()
+	for {
+		r, err := p.b.api.get(within, p.name())
+		switch {
+		case err == nil && r.Metadata.Labels[labelRun] != p.spec.RunID:
+			return nil // the name is somebody else's
+		case err == nil:
+			p.lost = false
+			return p.b.api.remove(ctx, p.name())
+		case isJunk(err):
+			return p.b.api.remove(ctx, p.name())
+		}
+		if !pause(within, retryWait) {
+			return p.b.api.remove(ctx, p.name())
+		}
+	}
 }
 
 // Times after which Blaxel deletes a virtual machine that nothing keeps awake.
@@ -165,10 +200,10 @@ func (p *place) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := private(made.Metadata.URL); err != nil {
-		return fmt.Errorf("address of the sandbox at Blaxel: %w", err)
+	at, err := p.b.api.sandboxURL(made.Metadata.URL)
+	if err != nil {
+		return err
 	}
-	at := strings.TrimSuffix(made.Metadata.URL, "/")
 	secret := make([]byte, secretSize)
 	_, _ = rand.Read(secret) // never fails, see crypto/rand
 	if p.key, err = socket.NewKey(secret); err != nil {
@@ -193,7 +228,12 @@ func (p *place) make(ctx context.Context) error {
 func (p *place) create(ctx context.Context, want record) (r record, err error) {
 	const what = "make a sandbox"
 	lost := p.b.api.call(ctx, http.MethodPost, p.b.api.address(""), want, &r)
+	if isJunk(lost) {
+		return r, p.b.api.explain(what, lost)
+	}
+	p.lost = lost != nil
 	if status := statusOf(lost); status > 0 && status < 500 {
+		p.lost = false
 		if status == http.StatusConflict {
 			p.asked = false // it is not of this run
 		}
@@ -201,6 +241,11 @@ func (p *place) create(ctx context.Context, want record) (r record, err error) {
 	}
 	for err = lost; err != nil || r.Status != "DEPLOYED" || r.Metadata.URL == ""; {
 		if err == nil {
+			if run := r.Metadata.Labels[labelRun]; run != p.spec.RunID {
+				p.asked = false // it is not of this run
+				return r, fmt.Errorf("%s: the sandbox %s at Blaxel has the label %s=%.100q: it is not of this run",
+					what, p.name(), labelRun, run)
+			}
 			if end := r.ended(); end != nil {
 				return r, end
 			}
@@ -217,7 +262,9 @@ func (p *place) create(ctx context.Context, want record) (r record, err error) {
 		answered := errors.As(err, &said)
 		switch {
 		case err == nil:
-			lost = nil // the record is there
+			lost, p.lost = nil, false // the record is there
+		case isJunk(err):
+			return r, p.b.api.explain(what, err)
 		case lost != nil && (!answered || said.status == http.StatusNotFound):
 			return r, p.b.api.explain(what, lost)
 		case answered && !said.passes():
@@ -258,7 +305,7 @@ func (p *place) start(ctx context.Context, at, program string) error {
 	for {
 		err := p.b.api.call(ctx, http.MethodGet, at+"/process/"+processName, nil, &run)
 		switch {
-		case err != nil && statusOf(err) < 500 && statusOf(err) > 0:
+		case isJunk(err) || err != nil && statusOf(err) < 500 && statusOf(err) > 0:
 			return p.b.api.explain("look at agentsh in the sandbox", err)
 		case err == nil && run.ended():
 			return &sandbox.End{
@@ -292,10 +339,10 @@ func (p *place) find(ctx context.Context) error {
 	if end := r.ended(); end != nil {
 		return end
 	}
-	if err := private(r.Metadata.URL); err != nil {
-		return fmt.Errorf("address of the sandbox at Blaxel: %w", err)
+	at, err := p.b.api.sandboxURL(r.Metadata.URL)
+	if err != nil {
+		return err
 	}
-	at := strings.TrimSuffix(r.Metadata.URL, "/")
 	var file struct {
 		Content string `json:"content"`
 	}
