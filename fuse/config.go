@@ -47,12 +47,30 @@ type MountConfig struct {
 
 // Owner maps the owner of the backing to the user of the sandbox. Files of the outside
 // ids are shown with the inside ids. Everything created in the mount belongs to the
-// outside ids. Other owners are shown unchanged.
+// outside ids, unless User is set. Other owners are shown unchanged.
 type Owner struct {
 	InsideUID  uint32 `json:"inside_uid"`
 	InsideGID  uint32 `json:"inside_gid"`
 	OutsideUID uint32 `json:"outside_uid"`
 	OutsideGID uint32 `json:"outside_gid"`
+	// User is the server's own user unless that is root. An ordinary user gives files to
+	// nobody: what the server makes keeps the owner that the kernel gave it. The user
+	// namespace of the mount has one group. The kernel denies writing to a file whose group
+	// has no number there (HAS_UNMAPPED_ID in inode_permission of linux/fs/namei.c), so every
+	// group is shown as the inside one. The server's own open still needs the user's rights.
+	User uint32 `json:"user,omitempty"`
+}
+
+// shown returns the ids inside of a file of the backing.
+func (o Owner) shown(st *unix.Stat_t) (uid, gid uint32) {
+	switch {
+	case o.User == 0:
+	case st.Uid == o.User:
+		return o.InsideUID, o.InsideGID
+	default:
+		return shownID(st.Uid, o.OutsideUID, o.InsideUID), o.InsideGID
+	}
+	return shownID(st.Uid, o.OutsideUID, o.InsideUID), shownID(st.Gid, o.OutsideGID, o.InsideGID)
 }
 
 // DeviceName returns the name of the donated /dev/fuse descriptor of a mount. The

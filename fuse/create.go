@@ -161,8 +161,8 @@ func (o *creator) mayOpen(in *gofuse.CreateIn, name string, fd int) error {
 	if err := (tree.Entry{DirFD: p.DirFD}).Stat(&dir); err != nil {
 		return err
 	}
-	owner := shownID(st.Uid, o.files.owner.OutsideUID, o.files.owner.InsideUID) == in.Uid
-	group := shownID(st.Gid, o.files.owner.OutsideGID, o.files.owner.InsideGID) == in.Gid
+	uid, gid := o.files.owner.shown(&st)
+	owner, group := uid == in.Uid, gid == in.Gid
 	bits := st.Mode >> 3 & st.Mode // of the group and of all others: the caller may be in the group
 	switch {
 	case owner:

@@ -117,7 +117,7 @@ func (f *files) giveOwner(p made, st *unix.Stat_t) error {
 		return err
 	}
 	uid, gid := f.owner.OutsideUID, f.owner.OutsideGID
-	if st.Uid == uid && st.Gid == gid {
+	if st.Uid == uid && st.Gid == gid || f.owner.User != 0 {
 		return nil
 	}
 	var dir unix.Stat_t

@@ -407,8 +407,7 @@ func (a attributes) fillAttr(out *gofuse.Attr, st *unix.Stat_t) {
 		Rdev:    uint32(st.Rdev),
 		Blksize: uint32(st.Blksize),
 	}
-	out.Uid = shownID(st.Uid, a.owner.OutsideUID, a.owner.InsideUID)
-	out.Gid = shownID(st.Gid, a.owner.OutsideGID, a.owner.InsideGID)
+	out.Uid, out.Gid = a.owner.shown(st)
 }
 
 // nobody is shown for an owner that has no id in the sandbox.

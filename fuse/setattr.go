@@ -137,7 +137,7 @@ func (o *setattr) checkSet(in *gofuse.SetAttrIn, n *tree.Node, all []string) gof
 }
 
 func (o *setattr) applySet(fd int, n *tree.Node, in *gofuse.SetAttrIn) error {
-	if in.Valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0 {
+	if in.Valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0 && o.files.owner.User == 0 {
 		uid, gid := -1, -1
 		if _, ok := in.GetUID(); ok {
 			uid = int(o.files.owner.OutsideUID)

@@ -178,7 +178,7 @@ func asUser(t *testing.T, id string) (unprivileged bool) {
 		"-m",
 		"sh",
 		"-ec",
-		`mount -t tmpfs none /mnt; mknod -m 666 /mnt/fuse c 10 229; mount --bind /mnt/fuse /dev/fuse; mkdir -m 777 /mnt/tmp; exec env TMPDIR=/mnt/tmp "$@"`,
+		`mount -t tmpfs none /mnt; mknod -m 666 /mnt/fuse c 10 229; mount --bind /mnt/fuse /dev/fuse; mkdir -m 777 /mnt/tmp; mkdir -m 2777 /mnt/group; exec env TMPDIR=/mnt/tmp "$@"`,
 		"sh",
 		"setpriv",
 		"--reuid",

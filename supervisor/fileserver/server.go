@@ -122,7 +122,8 @@ func open(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("workspace: %w", err)
 	}
 	owner := info.Sys().(*syscall.Stat_t)
-	s.owner = fuse.Owner{InsideUID: uint32(cfg.UID), InsideGID: uint32(cfg.GID), OutsideUID: owner.Uid, OutsideGID: owner.Gid}
+	s.owner = fuse.Owner{InsideUID: uint32(cfg.UID), InsideGID: uint32(cfg.GID), OutsideUID: owner.Uid, OutsideGID: owner.Gid,
+		User: uint32(os.Geteuid())}
 	return s, nil
 }
 
