@@ -336,7 +336,7 @@ func (d *Double) CreateSandbox(_ context.Context, r *pb.CreateSandboxRequest) (*
 	}
 	d.sandboxes[name] = b
 	d.policies = append(d.policies, spec.GetPolicy())
-	return &pb.SandboxResponse{Sandbox: b.record}, nil
+	return &pb.SandboxResponse{Sandbox: proto.CloneOf(b.record)}, nil
 }
 
 // GetSandbox implements the service.
