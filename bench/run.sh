@@ -2,7 +2,7 @@
 # All measurements, printed. What is compared runs in turn in the same run; every
 # figure is a median.
 #
-#   run.sh [sizes|starts|first|shells|sandboxes|policy|supervisor|engines|network|files|places|controller|scan|runs|channel ...]
+#   run.sh [sizes|starts|first|shells|sandboxes|policy|supervisor|engines|network|files|places|controller|scan|runs|channel|remote ...]
 #
 # ROUNDS  rounds of each (5)
 # PLACE   directory for the sandboxes section, about 3 GiB (a new one in /var/tmp)
@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/.."
 rounds=${ROUNDS:-5}
 [ "$(id -u)" = 0 ] || { echo "bench: needs root" >&2; exit 2; }
-[ $# -gt 0 ] || set -- sizes starts first shells policy supervisor engines network controller scan runs channel files places sandboxes
+[ $# -gt 0 ] || set -- sizes starts first shells policy supervisor engines network controller scan runs channel remote files places sandboxes
 
 # go_bench PACKAGE PATTERN [TIME] prints each benchmark once, every figure the
 # median of the rounds.
@@ -81,6 +81,7 @@ for section; do
 		go_bench ./cmd/agentctl ChangeRecord 1x
 		;;
 	channel) go_bench ./internal/channel . ;;
+	remote) bench/remote.sh "$rounds" ;;
 	files)
 		go_bench ./fuse Mount "${rounds}x"
 		go_bench ./fuse Overwrite "${rounds}x"
