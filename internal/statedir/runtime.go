@@ -11,11 +11,24 @@ import (
 )
 
 // Runtime is the directory of the sockets of this user's sessions: below
-// XDG_RUNTIME_DIR, or below /run for root. The caller makes it.
+// XDG_RUNTIME_DIR, else below /run for root, and below the directory of the
+// login for others. The caller makes it.
 func Runtime() (string, error) {
+	uid := os.Geteuid()
 	base := os.Getenv("XDG_RUNTIME_DIR")
-	if base == "" && os.Geteuid() == 0 {
+	if base == "" && uid == 0 {
 		base = "/run"
+	}
+	return runtimeBelow(base, fmt.Sprintf("/run/user/%d", uid), uid)
+}
+
+// runtimeBelow is the directory below base. Without a base it is below login, the
+// directory that pam_systemd makes for the user, if that belongs to the user alone.
+// Clients of MCP start their servers without XDG_RUNTIME_DIR.
+func runtimeBelow(base, login string, uid int) (string, error) {
+	var st unix.Stat_t
+	if base == "" && unix.Lstat(login, &st) == nil && st.Mode&(unix.S_IFMT|0o077) == unix.S_IFDIR && int(st.Uid) == uid {
+		base = login
 	}
 	if base == "" {
 		return "", errors.New("XDG_RUNTIME_DIR is not set: it names a directory of this user alone; " +
