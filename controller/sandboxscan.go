@@ -68,10 +68,12 @@ func (s sandboxScan) command(ctx context.Context, box sandbox.Executor, runID st
 	}
 	exit, err := box.Run(ctx, req, wire.Streams{Stdout: lines, Stderr: errs})
 	switch {
-	case err != nil:
-		return nil, err
+	case exit.Kind == wire.ExitLost && err != nil:
+		return nil, fmt.Errorf("scan the sandbox: %w: %w", errLost, err)
 	case exit.Kind == wire.ExitLost:
 		return nil, fmt.Errorf("scan the sandbox: %w: %s", errLost, exit.Message)
+	case err != nil:
+		return nil, err
 	case exit.Kind != wire.ExitExited || exit.Code != 0:
 		return nil, fmt.Errorf("%s %d %s%s: %s", exit.Kind, exit.Code, exit.Message, ruleSuffix(exit.Rule),
 			text.Short(strings.TrimSpace(string(errs.b)), 400))

@@ -3,15 +3,17 @@ package controller
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	"agentsh/internal/layout"
-
 	"agentsh/controller/runtime"
+	"agentsh/controller/sandbox"
 	"agentsh/controller/scan"
+	"agentsh/internal/layout"
+	"agentsh/internal/wire"
 )
 
 const goodFinding = `{"finding":{"file":"/sandbox/a","line":1,"column":2,"rule":"secret","severity":"critical","message":"m\u001b[31m","excerpt":"e"}}` + "\n"
@@ -48,6 +50,36 @@ func TestFindingsFromASandboxAreReadStrictly(t *testing.T) {
 		var l scanLines
 		if _, err := fmt.Fprint(&l, text); err != nil || l.err == nil {
 			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+// ending is a sandbox whose commands end in one way.
+type ending struct {
+	sandbox.Executor
+	exit wire.Exit
+	err  error
+}
+
+func (e ending) Run(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit, error) {
+	return e.exit, e.err
+}
+
+// TestAScanThatIsLostIsNoVerdict: trouble of the place does not block a run, and a batch makes another attempt.
+func TestAScanThatIsLostIsNoVerdict(t *testing.T) {
+	gone := errors.New("the channel has ended")
+	for name, tt := range map[string]struct {
+		of   ending
+		lost bool
+	}{
+		"the supervisor is gone":   {ending{exit: wire.CauseSupervisor.Exit("gone"), err: gone}, true},
+		"the command is lost":      {ending{exit: wire.Exit{Kind: wire.ExitLost, Message: "gone"}}, true},
+		"the scan failed":          {ending{exit: wire.Exit{Kind: wire.ExitExited, Code: 1}}, false},
+		"its output did not come":  {ending{exit: wire.Exit{Kind: wire.ExitExited}, err: gone}, false},
+		"it printed no conclusion": {ending{exit: wire.Exit{Kind: wire.ExitExited}}, false},
+	} {
+		if _, err := (sandboxScan{}).command(t.Context(), tt.of, "run", nil); err == nil || errors.Is(err, errLost) != tt.lost {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
