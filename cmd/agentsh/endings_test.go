@@ -483,9 +483,9 @@ func TestASupervisorThatDiesBeforeItAnswersIsNamed(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { // the listener, and the caller that it has not accepted; see proc_pid_net(5)
+	until(t, func() bool { // the two listeners, and the caller that is not accepted yet; see proc_pid_net(5)
 		data, err := os.ReadFile("/proc/net/unix")
-		return err != nil || strings.Count(string(data), filepath.Join(dir, "run", "agentsh", "one")+"/") > 1
+		return err != nil || strings.Count(string(data), filepath.Join(dir, "run", "agentsh", "one")+"/") > 2
 	})
 	if err := syscall.Kill(one.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
