@@ -122,6 +122,9 @@ func (d *Double) Cut() {
 	})
 }
 
+// Address is a public address of each virtual machine: one for documents, see RFC 5737.
+const Address = "203.0.113.7"
+
 // Serve starts a web server at a port of a virtual machine, and waits for it.
 func (d *Double) Serve(name, port string) error {
 	var m *machine

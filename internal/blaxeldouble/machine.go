@@ -58,7 +58,7 @@ func newMachine(dir string) (*machine, error) {
 	}
 	m := &machine{record: map[string]any{}, uploads: map[string]*upload{}}
 	const script = `mount --make-rprivate / && mount --bind "$0/opt" /opt && mount --bind "$0/root" /root &&
-mount --bind "$0/lib" /var/lib && ip link set lo up && echo up && exec cat`
+mount --bind "$0/lib" /var/lib && ip link set lo up && ip address add ` + Address + `/32 dev lo && echo up && exec cat`
 	m.init = exec.CommandContext(
 		context.Background(),
 		"unshare",

@@ -47,7 +47,8 @@ var container = sandbox.Container{Image: sandbox.Image{Name: blaxeldouble.Image,
 // described is a sandbox of a test.
 func described(id string) sandbox.Spec {
 	const policy = "version: 1\nname: all\ncommand_rules: [{name: all, commands: ['*'], decision: allow}]\n" +
-		"network_rules: [{name: local, domains: [localhost], ports: ['1-65535'], decision: allow}]\nfile_rules:\n" +
+		"network_rules: [{name: local, domains: [localhost], ports: ['1-65535'], decision: allow}, " +
+		"{name: public, cidrs: [" + blaxeldouble.Address + "/32], ports: ['1-65535'], decision: allow}]\nfile_rules:\n" +
 		"  - {name: own, paths: ['/sandbox', '/sandbox/**', '/dev/null'], operations: ['*'], decision: allow}\n" +
 		"  - {name: system, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**', '/etc/ld.so.cache'],\n" +
 		"     operations: [read, list, stat, execute], decision: allow}\n"
@@ -350,26 +351,35 @@ func TestSettingsOfBlaxelAreChecked(t *testing.T) {
 	}
 }
 
-// TestTheSandboxAPIIsOutOfReach has a server at its port, and a policy that allows all ports of the machine.
+// TestTheSandboxAPIIsOutOfReach has a server at its port, and a policy that allows all ports of the machine. Commands try each
+// way to write an address of the machine.
 func TestTheSandboxAPIIsOutOfReach(t *testing.T) {
 	testenv.Need(t, testenv.Program("python3"))
 	d := blaxeldouble.New(t)
 	b := open(t, d)
 	box := made(t, b, "api-1")
+	const script = `import socket, sys
+try:
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+    s.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    print(s.recv(100)[:12])
+except OSError as e:
+    print(e)
+`
 	for _, port := range []string{"8080", "8081"} {
 		if err := d.Serve("agentsh-api-1", port); err != nil {
 			t.Fatal(err)
 		}
-		out, err := says(
-			t,
-			box,
-			"bash",
-			"-c",
-			`exec 3<>/dev/tcp/localhost/$0 && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && head -n 1 <&3`,
-			port,
-		)
-		if reached := strings.Contains(out, "200"); err != nil || reached != (port == "8081") {
-			t.Errorf("port %s: %q, %v", port, out, err)
+		for _, host := range []string{
+			"localhost", "127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1", "::ffff:0.0.0.0", "2130706433", blaxeldouble.Address,
+			"::ffff:" + blaxeldouble.Address,
+		} {
+			out, err := says(t, box, "python3", "-c", script, host, port)
+			reached := strings.Contains(out, "200")
+			must := port == "8081" && slices.Contains([]string{"localhost", "127.0.0.1", "::ffff:127.0.0.1", blaxeldouble.Address}, host)
+			if err != nil || reached && port == "8080" || must && !reached {
+				t.Errorf("%s, port %s: %q, %v", host, port, out, err)
+			}
 		}
 	}
 }
