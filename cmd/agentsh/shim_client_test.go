@@ -136,6 +136,17 @@ func TestTheClientOfASharedSessionDoesWhatTheGoProgramDoes(t *testing.T) {
 	got := runUses(t, root, uses)
 	var want string
 	withoutClient(t, root, func() { want = runUses(t, root, uses) })
+	alike(t, got, want,
+		"status 7", "status 143", "zero a b  c", "agentsh: denied: id (rule no-id", "a", "b end", "empty", "3000000", "1000000", "status 5",
+		"agentsh: standard output could not be written: no space left on device", "status 125", "141", "got QUIT", "137", "installed",
+		"agentsh: note: /usr is not in the workspace /work: the shell starts in /work", "/work/link", "/work/sub", "0022", "/home/sandbox",
+		"100000 0", "100000 100000", "agentsh: environment: environment of", "left 0", "its output is open",
+	)
+}
+
+// alike fails the test unless the client and the Go program print the same lines, and these among them.
+func alike(t *testing.T, got, want string, lines ...string) {
+	t.Helper()
 	clean := strings.NewReplacer("\x00", "")
 	ours, theirs := strings.Split(clean.Replace(got), "\n"), strings.Split(clean.Replace(want), "\n")
 	slices.Sort(ours) // two outputs of a command have no order
@@ -145,12 +156,7 @@ func TestTheClientOfASharedSessionDoesWhatTheGoProgramDoes(t *testing.T) {
 			t.Fatalf("line %d of the sorted lines differs\nby the client:\n%s\nby the Go program:\n%s", i+1, got, want)
 		}
 	}
-	for _, line := range []string{
-		"status 7", "status 143", "zero a b  c", "agentsh: denied: id (rule no-id", "a", "b end", "empty", "3000000", "1000000", "status 5",
-		"agentsh: standard output could not be written: no space left on device", "status 125", "141", "got QUIT", "137", "installed",
-		"agentsh: note: /usr is not in the workspace /work: the shell starts in /work", "/work/link", "/work/sub", "0022", "/home/sandbox",
-		"100000 0", "100000 100000", "agentsh: environment: environment of", "left 0", "its output is open",
-	} {
+	for _, line := range lines {
 		if !strings.Contains("\n"+strings.Join(ours, "\n"), "\n"+line) {
 			t.Errorf("no line %q\n%s", line, got)
 		}
