@@ -31,7 +31,7 @@ type step struct {
 var steps = []step{
 	{name: "load", do: (*run).load, check: true},
 	{name: "expand", do: (*run).expand, check: true},
-	{name: "preflight", do: preflight, check: true},
+	{name: "preflight", do: (*run).preflight, check: true},
 	{name: "scan_context", do: (*run).scanContext, check: true, when: hasScans},
 	{name: "pre_script", do: (*run).preScript, when: func(r *run) bool { return r.plan.harness.PreScript.V != "" }},
 	{name: "providers", do: (*run).providers, when: func(r *run) bool { return len(r.plan.harness.Providers) > 0 }},
@@ -132,7 +132,7 @@ func (r *run) fetchCredentials(ctx context.Context) error {
 }
 
 // checkAll checks everything that can be checked before a sandbox exists.
-func (r *run) checkAll(ctx context.Context) error {
+func checkAll(ctx context.Context, r *run) error {
 	err := r.findRepo(ctx)
 	if err != nil {
 		return err
@@ -194,8 +194,8 @@ func (r *run) checkAll(ctx context.Context) error {
 }
 
 // preflight checks everything that can be checked before a sandbox exists, and gets what goes into it.
-func preflight(r *run, ctx context.Context) error { //nolint:revive // a step
-	if err := r.checkAll(ctx); err != nil {
+func (r *run) preflight(ctx context.Context) error {
+	if err := checkAll(ctx, r); err != nil {
 		return err
 	}
 	if r.plan.harness.PreScript.V == "" && r.plan.helped == nil { // a program of the operator may make the place reachable
@@ -317,9 +317,11 @@ func (r *run) waitReady(ctx context.Context) error {
 	}
 	r.result.Guarantees = guarantees(hello, r.o.Backend)
 	r.box.follow(context.WithoutCancel(ctx), r.counts, r.progress)
-	if h := r.plan.helped; h != nil && h.expires() && swapsElsewhere(r.o.Backend) {
+	switch h := r.plan.helped; {
+	case h == nil || !h.expires():
+	case swapsElsewhere(r.o.Backend):
 		r.progress.warn("the credentials of the sandbox expire and are not renewed there: %s has their first values", r.o.Backend.Name())
-	} else if h != nil && h.expires() {
+	default:
 		to, _ := r.box.sandbox.(renewer) // checkRenewal has looked
 		r.box.background(ctx, func(ctx context.Context) { h.renew(ctx, to, r.progress) })
 	}

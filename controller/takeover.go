@@ -134,7 +134,7 @@ func (t *takeover) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.checkAll(ctx); err != nil {
+	if err := checkAll(ctx, r); err != nil {
 		return err
 	}
 	if err := r.cloneRepo(ctx); err != nil {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"agentsh/internal/testenv"
 )
 
 // TestAUserWritesWhereTheGroupIsAnother: a workspace of the user whose group is root's,
@@ -13,9 +15,10 @@ func TestAUserWritesWhereTheGroupIsAnother(t *testing.T) {
 	if !asBoth(t) {
 		return
 	}
-	if _, err := os.Stat("/mnt/group"); err != nil {
-		t.Skip("only asUser makes a directory of another group")
-	}
+	testenv.Need(t, testenv.That("a directory of another group, see asUser", func() error {
+		_, err := os.Stat("/mnt/group")
+		return err
+	}))
 	cfg, log := testConfig(t, opensPolicy)
 	cfg.User = ""
 	dir, err := os.MkdirTemp("/mnt/group", "") // it passes on its group, see asUser

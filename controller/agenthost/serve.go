@@ -8,9 +8,6 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
-	"time"
-
-	"golang.org/x/net/netutil"
 
 	"agentsh/controller/tools"
 )
@@ -24,30 +21,22 @@ type server struct {
 	done     chan struct{}
 }
 
-// Times of a connection: for the header of a request, and between two requests.
-const (
-	headerWait = 10 * time.Second
-	idleWait   = 2 * time.Minute
-)
-
 // newServer serves at a listener until close.
 func newServer(l net.Listener) *server {
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails, see crypto/rand
 	s := &server{listener: l, token: base64.StdEncoding.EncodeToString(secret), done: make(chan struct{})}
-	s.http = &http.Server{ReadHeaderTimeout: headerWait, IdleTimeout: idleWait}
-	s.http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.http, l = tools.HTTPServer(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := s.now.Load()
 		if h == nil {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(headerWait)) // for a body; fails in tests only
 			http.Error(w, "no iteration of the agent runs", http.StatusServiceUnavailable)
 			return
 		}
 		(*h).ServeHTTP(w, r)
-	})
+	}))
 	go func() { // ends in close
 		defer close(s.done)
-		_ = s.http.Serve(netutil.LimitListener(l, tools.MaxConnections)) // the error of close
+		_ = s.http.Serve(l) // the error of close
 	}()
 	return s
 }

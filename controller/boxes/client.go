@@ -19,7 +19,7 @@ type client struct {
 
 	mu      sync.Mutex
 	ending  bool        // each message has a limited time
-	writing bool        // a message
+	writing bool        // a message is being written
 	late    *time.Timer // gives the client up; nil: it may take its time
 }
 

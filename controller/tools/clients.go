@@ -4,17 +4,19 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/net/netutil"
 )
 
 // Limits of clients over HTTP. Each connection has at most one request, so a session without one is left to close.
 const (
-	MaxConnections = 512  // of all clients, with the token or without
+	maxConnections = 512  // of all clients, with the token or without
 	maxSessions    = 1000 // that are open
 )
 
@@ -26,6 +28,13 @@ const (
 
 // bodyWait is a variable for tests.
 var bodyWait = defaultBodyWait
+
+// HTTPServer is a server for [Handler], and what stands before it. It limits the times of connections, and their number at l.
+func HTTPServer(l net.Listener, h http.Handler) (*http.Server, net.Listener) {
+	return &http.Server{
+		Handler: timed(h), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader,
+	}, netutil.LimitListener(l, maxConnections)
+}
 
 // timed bounds the time for what the server itself reads of a request that is refused.
 func timed(next http.Handler) http.Handler {

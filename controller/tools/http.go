@@ -11,7 +11,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/net/netutil"
 )
 
 // Path is the path of the tools in URLs.
@@ -33,11 +32,9 @@ const (
 // Requests of a page of another host are refused, and on a loopback address those for
 // a host that is not loopback.
 func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) error {
-	server := &http.Server{
-		Handler: Handler(t, token), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader,
-	}
+	server, l := HTTPServer(l, Handler(t, token))
 	done := make(chan error, 1)
-	go func() { done <- server.Serve(netutil.LimitListener(l, MaxConnections)) }()
+	go func() { done <- server.Serve(l) }()
 	select {
 	case err := <-done:
 		return err
@@ -97,7 +94,7 @@ func handler(t *Toolbox, token string, most int) http.Handler {
 		return &auth.TokenInfo{}, nil
 	}
 	withToken := auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})
-	return timed(sameOrigin(withToken(received(mux))))
+	return sameOrigin(withToken(received(mux)))
 }
 
 // sameOrigin refuses requests of pages of other hosts.

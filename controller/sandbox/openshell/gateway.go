@@ -211,21 +211,38 @@ func silent(err error) bool {
 // list lists the sandboxes with a label.
 func (g *gateway) list(ctx context.Context, label string) ([]*pb.Sandbox, error) {
 	var out []*pb.Sandbox
-	for token := ""; ; {
+	err := pages(func(token string) (string, error) {
 		asking, cancel := context.WithTimeout(ctx, requestTime)
+		defer cancel()
 		page, err := g.client.ListSandboxes(
 			asking,
 			&pb.ListSandboxesRequest{LabelSelector: label, PageToken: token, WorkspaceScope: g.scope()},
 		)
-		cancel()
-		if err != nil {
-			return nil, explain("list sandboxes", err)
-		}
 		out = append(out, page.GetSandboxes()...)
-		if next := page.GetNextPageToken(); next == "" || next == token {
-			return out, nil
+		return page.GetNextPageToken(), explain("list sandboxes", err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// maxPages bounds a list of the gateway.
+const maxPages = 500
+
+// pages has all pages of a list asked for. ask returns the token of the next one.
+func pages(ask func(token string) (next string, err error)) error {
+	token := ""
+	for range maxPages {
+		next, err := ask(token)
+		if err != nil || next == "" || next == token {
+			return err
 		}
-		token = page.GetNextPageToken()
+		token = next
+	}
+	return &sandbox.End{
+		Kind: sandbox.EndRefused, Text: fmt.Sprintf("a list of the gateway does not end after %d pages", maxPages),
+		Hint: "look at the gateway with 'openshell sandbox list'",
 	}
 }
 

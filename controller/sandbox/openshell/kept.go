@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -256,7 +255,7 @@ func (k *keeper) update(ctx context.Context, c provider.Change) error {
 func (k *keeper) record(ctx context.Context, c provider.Change) error {
 	c.Digest += k.written()
 	if err := k.local.Apply(ctx, c); err != nil {
-		return errors.Join(errors.New("store the digest of the provider"), err)
+		return fmt.Errorf("store the digest of the provider %s: %w", k.set.Name, err)
 	}
 	return nil
 }

@@ -89,16 +89,16 @@ func checkSpec(s sandbox.Spec) error {
 	return checkImage(s.Container.Image.ID)
 }
 
-// foundOlder lists the sandboxes of an owner.
+// foundOlder lists the sandboxes of an owner. Names are compared too: a label that somebody else set deletes nothing.
 func (b *Backend) foundOlder(ctx context.Context, p *program.Program, owner string) ([]remote.Found, error) {
 	all, err := p.List(ctx, labelOwner, owner)
 	var out []remote.Found
 	for _, s := range all {
 		run := s.Labels[labelRun]
-		if run == "" || s.Phase == program.Deleting {
+		if run == "" || s.Name != nameOf(run) || s.Phase == program.Deleting {
 			continue
 		}
-		of := &olderPlace{b: b, program: *p, spec: sandbox.Spec{RunID: run}, asked: true, made: s.Name}
+		of := &olderPlace{b: b, program: *p, spec: sandbox.Spec{RunID: run}, asked: true}
 		out = append(out, remote.Found{Run: run, Remove: of.remove})
 	}
 	return out, err
@@ -109,7 +109,6 @@ type olderPlace struct {
 	b       *Backend
 	program program.Program
 	spec    sandbox.Spec
-	made    string // its name, if it is not that of the run
 
 	mu      sync.Mutex
 	asked   bool // the gateway may have it
@@ -132,12 +131,7 @@ func (p *olderPlace) remote() remote.Config {
 	}
 }
 
-func (p *olderPlace) name() string {
-	if p.made != "" {
-		return p.made
-	}
-	return nameOf(p.spec.RunID)
-}
+func (p *olderPlace) name() string { return nameOf(p.spec.RunID) }
 
 // dir has the policy of the sandbox and the configuration of ssh.
 func (p *olderPlace) dir() string {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/openshell/program"
+	"agentsh/controller/sandbox/remote"
 	"agentsh/controller/sandbox/sandboxtest"
 	"agentsh/internal/layout"
 	"agentsh/internal/openshelldouble"
@@ -188,28 +190,28 @@ func TestAGatewayThatIsAwayFailsNoRunByItself(t *testing.T) {
 
 func TestSandboxesOfDeadControllersAreFoundByOpenShellsProgram(t *testing.T) {
 	b, p := openOlder(t, openshelldouble.New(t))
-	for _, id := range []string{"dead-1", "dead-2", "dead-3"} {
-		old, err := b.older(t.Context())
+	old, err := b.older(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(s sandbox.Spec) remote.Carrier { return &olderPlace{b: b, program: *old, spec: s} }
+	collectsTheDead(t, b, of, func(labels map[string]string) error {
+		held, err := render(described("policy"), b.cfg.Without)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		s, err := (&olderPlace{b: b, program: *old, spec: described(id)}).Open(t.Context())
+		text, err := held.Text()
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		s.Kill()
-	}
-	made(t, b, "living-1")
-	left, err := b.Leftovers(t.Context())
-	if err != nil || len(left) != 3 {
-		t.Fatalf("%+v, %v", left, err)
-	}
-	if left, err = b.Collect(t.Context()); err != nil || len(left) != 3 {
-		t.Fatalf("%+v, %v", left, err)
-	}
-	if names := p.Names(); !slices.Equal(names, []string{nameOf("living-1")}) {
-		t.Errorf("there are %q", names)
-	}
+		at := *old
+		at.Dir = t.TempDir()
+		file := filepath.Join(at.Dir, "policy.yaml")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			return err
+		}
+		return at.Create(t.Context(), program.New{Name: foreign, Image: openshelldouble.Image, Policy: file, Labels: labels})
+	}, p.Names)
 }
 
 // TestOpenShellsProgramGetsThePolicyAndNoSecret has a credential in the sandbox's specification.

@@ -133,7 +133,10 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 	} else {
 		err = gateways.Starter{Command: b.cfg.Start, Dir: b.cfg.State.OpenShell(), Environ: os.Environ()}.Ensure(ctx, b.health)
 	}
-	if err = b.checkOf(err, s); err != nil || held == nil {
+	if err == nil && b.isOlder() {
+		err = checkSpec(s)
+	}
+	if err != nil || held == nil {
 		return err
 	}
 	return b.bindable(held, s)
@@ -155,14 +158,11 @@ func (b *Backend) health(ctx context.Context) (answers bool, err error) {
 	return !silent(err), err
 }
 
-// checkOf checks what only gateways of 0.0.x do not take. err is that of the gateway.
-func (b *Backend) checkOf(err error, s sandbox.Spec) error {
+// isOlder reports whether the gateway, whose version is known, is one of 0.0.x.
+func (b *Backend) isOlder() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err == nil && program.Known(b.version) {
-		return checkSpec(s)
-	}
-	return err
+	return program.Known(b.version)
 }
 
 // Create implements [sandbox.Backend].
@@ -200,7 +200,7 @@ func (b *Backend) Take(ctx context.Context, runID string) (sandbox.Sandbox, erro
 	return remote.New(p.remote()).Take(ctx, runID)
 }
 
-// found lists the sandboxes of an owner at the gateway.
+// found lists the sandboxes of an owner at the gateway. Names are compared too: a label that somebody else set deletes nothing.
 func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, error) {
 	old, err := b.older(ctx)
 	switch {
@@ -212,8 +212,8 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 	all, err := b.gateway.list(ctx, labelOwner+"="+owner)
 	var out []remote.Found
 	for _, s := range all {
-		if run := s.GetMetadata().GetLabels()[labelRun]; run != "" {
-			name := s.GetMetadata().GetName()
+		name := s.GetMetadata().GetName()
+		if run := s.GetMetadata().GetLabels()[labelRun]; run != "" && name == nameOf(run) {
 			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return b.gateway.remove(ctx, name) }})
 		}
 	}
@@ -226,7 +226,7 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 	}
 	for _, name := range slices.Sorted(maps.Keys(providers)) { // after the sandboxes that they are attached to
 		labels := providers[name].GetMetadata().GetLabels()
-		if run := labels[labelRun]; run != "" && labels[labelOwner] == owner {
+		if run := labels[labelRun]; run != "" && labels[labelOwner] == owner && strings.HasPrefix(name, providerPrefix(run)) {
 			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return b.gateway.removeProvider(ctx, name) }})
 		}
 	}

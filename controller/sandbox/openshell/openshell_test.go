@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	rules "agentsh/controller/openshell"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/remote"
 	"agentsh/controller/sandbox/sandboxtest"
 	"agentsh/internal/layout"
 	"agentsh/internal/openshelldouble"
@@ -235,15 +237,43 @@ func TestTheEndOfASandboxIsNamed(t *testing.T) {
 func TestSandboxesOfDeadControllersAreFound(t *testing.T) {
 	d := openshelldouble.New(t)
 	b := open(t, d)
+	collectsTheDead(t, b, func(s sandbox.Spec) remote.Carrier { return &place{b: b, spec: s} }, func(labels map[string]string) error {
+		held, err := rendered(described("policy"), b.cfg.Without)
+		if err != nil {
+			return err
+		}
+		_, err = b.gateway.client.CreateSandbox(t.Context(), &pb.CreateSandboxRequest{
+			Name: foreign, Labels: labels, WorkspaceScope: b.gateway.scope(), Spec: &pb.SandboxSpec{
+				Template: &pb.SandboxTemplate{Image: openshelldouble.Image}, Policy: held, Command: []string{"sleep", "infinity"},
+			},
+		})
+		return err
+	}, d.Names)
+}
+
+// foreign is a sandbox of somebody else, with labels of this host.
+const foreign = "a-foreign"
+
+// collectsTheDead makes sandboxes whose controllers are gone, one that lives and a foreign one, and collects.
+func collectsTheDead(
+	t *testing.T, b *Backend, of func(sandbox.Spec) remote.Carrier, makeForeign func(labels map[string]string) error, names func() []string,
+) {
+	t.Helper()
 	for _, id := range []string{"dead-1", "dead-2", "dead-3"} {
-		p := &place{b: b, spec: described(id)}
-		s, err := p.Open(t.Context())
+		s, err := of(described(id)).Open(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.Kill()
 	}
 	made(t, b, "living-1")
+	owner, err := remote.Owner(b.cfg.State)
+	if err == nil {
+		err = makeForeign(map[string]string{labelOwner: owner, labelRun: "dead-4"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	left, err := b.Leftovers(t.Context())
 	if err != nil || len(left) != 3 {
 		t.Fatalf("%+v, %v", left, err)
@@ -251,8 +281,19 @@ func TestSandboxesOfDeadControllersAreFound(t *testing.T) {
 	if left, err = b.Collect(t.Context()); err != nil || len(left) != 3 {
 		t.Fatalf("%+v, %v", left, err)
 	}
-	if names := d.Names(); !slices.Equal(names, []string{nameOf("living-1")}) {
-		t.Errorf("there are %q", names)
+	if got := names(); !slices.Equal(got, []string{foreign, nameOf("living-1")}) {
+		t.Errorf("there are %q", got)
+	}
+}
+
+func TestAListThatDoesNotEndIsAnError(t *testing.T) {
+	n := 0
+	endless := func(string) (string, error) { n++; return strconv.Itoa(n), nil }
+	if err := pages(endless); kindOf(err) != sandbox.EndRefused || n != maxPages {
+		t.Errorf("%d pages, %v", n, err)
+	}
+	if err := pages(func(string) (string, error) { return "same", nil }); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -61,6 +61,9 @@ func (a attached) values() map[string]string {
 	return out
 }
 
+// providerPrefix begins the names of the providers of a run.
+func providerPrefix(run string) string { return nameOf(run) + "-" }
+
 // provide makes the providers of a sandbox, or finds those that stay. No error has the value of a credential.
 func (p *place) provide(ctx context.Context, labels map[string]string) ([]attached, error) {
 	list := grouped(p.spec.Credentials)
@@ -70,7 +73,7 @@ func (p *place) provide(ctx context.Context, labels map[string]string) ([]attach
 		if set, is := p.b.cfg.Providers[a.of]; is {
 			err = p.b.kept(ctx, a, set)
 		} else {
-			a.name, a.bound = p.name()+"-"+strconv.Itoa(i+1), true
+			a.name, a.bound = providerPrefix(p.spec.RunID)+strconv.Itoa(i+1), true
 			err = p.own(ctx, *a, labels)
 		}
 		if err != nil {
@@ -153,20 +156,17 @@ func rights(err error) error {
 // providers are the providers of the workspace, by name. They have no values.
 func (g *gateway) providers(ctx context.Context) (map[string]*pb.Provider, error) {
 	out := map[string]*pb.Provider{}
-	for token := ""; ; {
+	err := pages(func(token string) (string, error) {
 		page, err := g.client.ListProviders(ctx, &pb.ListProvidersRequest{PageToken: token, WorkspaceScope: g.scope()})
-		if err != nil {
-			return nil, err
-		}
 		for _, p := range page.GetProviders() {
 			out[p.GetMetadata().GetName()] = p
 		}
-		next := page.GetNextPageToken()
-		if next == "" || next == token {
-			return out, nil
-		}
-		token = next
+		return page.GetNextPageToken(), err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return out, nil
 }
 
 // profile is the id of the profile of providers with these variables. It has no endpoints, so that the policy of a sandbox

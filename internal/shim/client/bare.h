@@ -32,9 +32,7 @@ static long call(long n, long a, long b, long c, long d, long e)
 }
 #endif
 
-/* The empty asm keeps the compiler from making a
-   call of the library's function out of a loop. */
-
+/* The empty asm keeps the compiler from making a call of the library's function out of a loop. */
 #define PLAIN_LOOP __asm__ volatile("")
 
 static size_t length(const char *s)

@@ -275,7 +275,7 @@ static int open_named(const char *name, char **envp)
 /* The command of 'agentsh exec --session NAME COMMAND', and the name; 0: another command line. */
 static char **named_command(char **argv, const char **name)
 {
-	if (!is(base(argv[0]), "agentsh") || !is(base(exe), "agentsh") || !argv[1] || !is(argv[1], "exec") || !argv[2])
+	if (!is(base(argv[0]), "agentsh") || !argv[1] || !is(argv[1], "exec") || !argv[2])
 		return 0;
 	char **rest = argv + 3;
 	if (begins(argv[2], "--session="))
@@ -461,12 +461,10 @@ __attribute__((used, visibility("hidden"))) void agentsh_early(long *stack)
 	if (argc < 1 || !argv[0][0])
 		return;
 	int shell = is_shell(argv[0]);
-	if (!shell && argc < 4)
+	if (!shell && !(command = named_command(argv, &name)))
 		return;
 	long n = read_link("/proc/self/exe", exe, sizeof exe);
-	if (n <= 0 || n >= (long)sizeof exe - 1)
-		return;
-	if (!shell && !(command = named_command(argv, &name)))
+	if (n <= 0 || n >= (long)sizeof exe - 1 || (!shell && !is(base(exe), "agentsh")))
 		return;
 	if (occupy_streams() < 0 || (is_terminal(0) && is_terminal(1)) || (!shell && has_terminal()))
 		return;

@@ -54,7 +54,7 @@ func Refused(what, version string) error {
 // Program is the program, with a gateway that is registered for the user.
 type Program struct {
 	Gateway string   // name
-	Dir     string   // an empty directory: 'sandbox create --from' takes an image of the same name as a path for a path
+	Dir     string   // where it runs; of Create: a directory without one of the image's name, which it would build from
 	Environ []string // see [agentsh/controller/sandbox/openshell/gateways.Environ]
 }
 
