@@ -46,14 +46,23 @@ func timed(next http.Handler) http.Handler {
 	})
 }
 
-// received reads the body of a request before it is answered. The time for it is limited; that of the answer,
-// which may be a stream, is not.
-func received(next http.Handler) http.Handler {
+// received reads the body of a request before it is answered. The time for it is limited, and the size of all bodies together;
+// the time of the answer, which may be a stream, is not.
+func received(next http.Handler, held *arguments) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == http.NoBody {
 			next.ServeHTTP(w, r)
 			return
 		}
+		size := int(min(r.ContentLength, maxMessage))
+		if r.ContentLength < 0 { // it is not announced
+			size = maxMessage
+		}
+		if err := held.hold(size); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		defer func() { held.release(size) }()
 		control := http.NewResponseController(w)
 		_ = control.SetReadDeadline(time.Now().Add(bodyWait)) // as above
 		data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
@@ -71,6 +80,8 @@ func received(next http.Handler) http.Handler {
 			return
 		}
 		_ = control.SetReadDeadline(time.Time{}) // as above
+		held.release(size - len(data))
+		size = len(data)
 		r.Body = io.NopCloser(bytes.NewReader(data))
 		next.ServeHTTP(w, r)
 	})

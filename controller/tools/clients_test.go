@@ -41,6 +41,30 @@ func TestSessionsOfClientsThatDoNotEndThemAreBounded(t *testing.T) {
 	}
 }
 
+// TestTheBodiesOfRequestsAreBounded has requests with and without an announced size meet others.
+func TestTheBodiesOfRequestsAreBounded(t *testing.T) {
+	box := openTools(t)
+	url, end := serveHTTP(t, box)
+	if err := box.limits.bodies.hold(maxArguments - 100); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*http.Request){
+		"announced": func(*http.Request) {}, "not announced": func(r *http.Request) { r.ContentLength = -1 },
+	} {
+		status, answer, _ := post(t, url, initialize, change)
+		if status != http.StatusServiceUnavailable || !strings.Contains(answer, "MiB of arguments") {
+			t.Errorf("%s: %d %s", name, status, answer)
+		}
+	}
+	box.limits.bodies.release(maxArguments - 100)
+	if status, answer, _ := post(t, url, initialize, func(*http.Request) {}); status != http.StatusOK {
+		t.Errorf("%d %s", status, answer)
+	}
+	if err := end(); err != nil || box.limits.bodies.held != 0 {
+		t.Errorf("%v, %d bytes are counted", err, box.limits.bodies.held)
+	}
+}
+
 // TestABodyThatDoesNotComeEndsItsConnection has clients with and without the token send a header, and
 // nothing more.
 func TestABodyThatDoesNotComeEndsItsConnection(t *testing.T) {

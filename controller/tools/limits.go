@@ -24,8 +24,8 @@ func (a *arguments) hold(n int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.held > 0 && a.held+n > maxArguments {
-		return fmt.Errorf("the calls that run have %d MiB of arguments together, which is the limit with those of this call: "+
-			"wait for a result, and call again", a.held>>20)
+		return fmt.Errorf("the calls that run have %d MiB of arguments, and with those of this call more than %d: "+
+			"wait for a result, and call again", a.held>>20, maxArguments>>20)
 	}
 	a.held += n
 	return nil
@@ -42,10 +42,11 @@ type limits struct {
 	writing  chan struct{} // has an element while a tool changes files
 	contents chan struct{} // has an element for each call that holds the content of files
 	held     *arguments
+	bodies   *arguments // of requests over HTTP, before their calls are read
 }
 
 func newLimits() limits {
-	return limits{writing: make(chan struct{}, 1), contents: make(chan struct{}, maxContents), held: &arguments{}}
+	return limits{writing: make(chan struct{}, 1), contents: make(chan struct{}, maxContents), held: &arguments{}, bodies: &arguments{}}
 }
 
 // turn waits until a call with arguments of a size may go on. The caller leaves afterwards.
