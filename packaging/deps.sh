@@ -5,8 +5,12 @@
 set -eu
 
 missing=
+native=$(dpkg --print-architecture)
+# A name without an architecture is this machine's: libseccomp-dev:arm64 alone is not libseccomp-dev.
 want() {
-	dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed || missing="$missing $1"
+	case $1 in *:*) arch=${1#*:} ;; *) arch=$native ;; esac
+	dpkg-query -W -f='${Architecture} ${db:Status-Status}\n' "$1" 2>/dev/null |
+		grep -qxE "($arch|all) installed" || missing="$missing $1"
 }
 
 # A program may come from elsewhere than a package.
