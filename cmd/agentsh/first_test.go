@@ -56,6 +56,25 @@ func npmRegistry(t *testing.T) *httptest.Server {
 	return server
 }
 
+// nodeProject makes a project whose packages come from a registry of this machine.
+func nodeProject(t *testing.T, dir string) {
+	t.Helper()
+	_, port, _ := strings.Cut(npmRegistry(t).URL, "127.0.0.1:")
+	for name, text := range map[string]string{
+		"package.json": `{"name": "day", "version": "1.0.0", "dependencies": {"answer": "^1.0.0"}, "scripts": {"test": "node --test"}}`,
+		".npmrc":       "registry=http://localhost:" + port + "/\naudit=false\nfund=false\nupdate-notifier=false\n",
+		"a.test.js":    "require('node:test')('it', () => require('node:assert').equal(require('answer'), 42))\n",
+		".env":         "TOKEN=not-for-commands\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("git", "init", "-q", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+}
+
 // TestAPolicyOfOnesOwnTakesOneRound does what doc/laptop.md says, in a clone of a node
 // project whose packages come from a registry of this machine. A round is a change of the
 // policy: there is none.
@@ -66,21 +85,8 @@ func TestAPolicyOfOnesOwnTakesOneRound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := strings.Cut(npmRegistry(t).URL, "127.0.0.1:")
 	clone := filepath.Join(dir, "work")
-	for name, text := range map[string]string{
-		"package.json": `{"name": "day", "version": "1.0.0", "dependencies": {"answer": "^1.0.0"}, "scripts": {"test": "node --test"}}`,
-		".npmrc":       "registry=http://localhost:" + port + "/\naudit=false\nfund=false\nupdate-notifier=false\n",
-		"a.test.js":    "require('node:test')('it', () => require('node:assert').equal(require('answer'), 42))\n",
-		".env":         "TOKEN=not-for-commands\n",
-	} {
-		if err := os.WriteFile(filepath.Join(clone, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if out, err := exec.Command("git", "init", "-q", clone).CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, out)
-	}
+	nodeProject(t, clone)
 	for _, step := range documented(t, "../../doc/laptop.md", "project") {
 		args := strings.Fields(step.line)
 		if args[0] != "agentsh" {
@@ -96,6 +102,40 @@ func TestAPolicyOfOnesOwnTakesOneRound(t *testing.T) {
 			t.Fatalf("%s: exit %d, want %d and %q\n%s", step.line, code, step.code, step.prints, out)
 		}
 	}
+}
+
+// TestWorkWithARegistryOfTheMachineIsLearned records work under the pack that refuses
+// nothing, writes a policy from the log and does the work again under it, as it is.
+func TestWorkWithARegistryOfTheMachineIsLearned(t *testing.T) {
+	dir := workDir(t)
+	testenv.Need(t, testenv.Program("npm"), testenv.Program("node"), testenv.Program("git"))
+	observe, err := filepath.Abs("../../packaging/policies/observe.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone, learned, log := filepath.Join(dir, "work"), filepath.Join(dir, "learned.yaml"), filepath.Join(dir, "audit.jsonl")
+	nodeProject(t, clone)
+	do := func(want string, args ...string) string {
+		t.Helper()
+		cmd := program(t, dir, args...)
+		cmd.Dir = clone
+		var out, problems strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &problems
+		if err := cmd.Run(); err != nil || !strings.Contains(out.String(), want) {
+			t.Fatalf("%q: %v, want %q\n%s%s", args, err, want, out.String(), problems.String())
+		}
+		return out.String()
+	}
+	const work = "npm install && npm test; node -e 'require(`net`).connect(1, `localhost`).on(`error`, e => console.log((e.errors ?? [e])[0].code))'"
+	do("ECONNREFUSED\n", "exec", "-p", observe, "--audit", log, "--", "bash", "-c", work)
+	text := do("domains: [localhost]", "policy", "learn", "--workspace", clone, log)
+	if err := os.WriteFile(learned, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(clone, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	do("pass 1", "exec", "-p", learned, "--", "bash", "-c", "npm install && npm test")
 }
 
 // step is a command of a document. Behind # stands what it prints, and perhaps its exit

@@ -312,6 +312,12 @@ func (p *Proxy) Permits(to netip.AddrPort, caller Caller) bool {
 	return !d.Forbidden()
 }
 
+// NamesPort reports whether the rule that permits a connection to an address has ports.
+func (p *Proxy) NamesPort(to netip.AddrPort, caller Caller) bool {
+	d := p.judge.host(origin{caller, viaTransparent}, destination{policy.HostOf(to.Addr()), to.Port()})
+	return d.Rule != nil && len(d.Rule.Network.Ports) > 0
+}
+
 // Connections returns the connections that are open, oldest first.
 func (p *Proxy) Connections() []wire.Connection {
 	flows := p.open.openFlows()

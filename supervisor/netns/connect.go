@@ -16,7 +16,8 @@ import (
 // refused now, so that the program reads EACCES; the proxy would refuse it too.
 func (n *Network) Connect(q notify.Connect) *notify.Destination {
 	q.To = netip.AddrPortFrom(q.To.Addr().Unmap(), q.To.Port())
-	local := !n.shared && (q.To.Addr().IsLoopback() || q.To.Addr().IsUnspecified())
+	own := q.To.Addr().IsLoopback() || q.To.Addr().IsUnspecified()
+	local := own && !n.shared
 	if local && q.Stream && n.outside(&q) {
 		return &notify.Destination{V4: n.at4.tcp, V6: n.at6.tcp, Register: n.callers.emulate(q)}
 	}
@@ -27,6 +28,9 @@ func (n *Network) Connect(q notify.Connect) *notify.Destination {
 	if !n.emulated || local {
 		n.callers.note(q)
 		return nil
+	}
+	if own && q.Stream && !service && n.absent(q.To, callerOf(q)) {
+		return &notify.Destination{Errno: unix.ECONNREFUSED}
 	}
 	to := &notify.Destination{V4: n.at4.tcp, V6: n.at6.tcp, Register: n.callers.emulate(q)}
 	switch {
@@ -43,26 +47,40 @@ func (n *Network) Connect(q notify.Connect) *notify.Destination {
 // replaces the address that stands for any by the one of loopback. A service that no rule
 // permits is not there for the session, and the refusal is recorded.
 func (n *Network) outside(q *notify.Connect) bool {
-	to := q.To
-	switch {
-	case n.sockets == nil:
-		return false
-	case to.Addr() == netip.IPv4Unspecified():
-		to = netip.AddrPortFrom(n.at4.tcp.Addr(), to.Port())
-	case to.Addr() == netip.IPv6Unspecified():
-		to = netip.AddrPortFrom(netip.IPv6Loopback(), to.Port())
-	}
-	if n.sockets.listens(to) {
+	to := loopbackOf(q.To)
+	if n.sockets == nil || n.sockets.listens(to) {
 		return false
 	}
 	if n.proxy.Permits(to, callerOf(*q)) {
 		q.To = to
-		return true
+		return !n.absent(to, callerOf(*q))
 	}
-	if machineListens(to) {
+	if listening, err := machineListens(to); listening && err == nil {
 		n.proxy.RefuseService(to, callerOf(*q))
 	}
 	return false
+}
+
+// absent reports whether the machine has no service at an address that a rule without
+// ports permits: the program reads ECONNREFUSED, as it would outside. A rule with ports
+// names a service, which may also be there without a listener, by translated addresses.
+func (n *Network) absent(to netip.AddrPort, caller egress.Caller) bool {
+	if n.proxy.NamesPort(to, caller) {
+		return false
+	}
+	listening, err := machineListens(loopbackOf(to))
+	return err == nil && !listening
+}
+
+// loopbackOf replaces the address that stands for any by the one of loopback.
+func loopbackOf(to netip.AddrPort) netip.AddrPort {
+	switch to.Addr() {
+	case netip.IPv4Unspecified():
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port())
+	case netip.IPv6Unspecified():
+		return netip.AddrPortFrom(netip.IPv6Loopback(), to.Port())
+	}
+	return to
 }
 
 // emulatedBy returns what is known of an emulated connection. Where nf_tables redirects,

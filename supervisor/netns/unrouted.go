@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -31,7 +32,8 @@ func Unrouted(cfg Config) func(notify.Connect) *notify.Destination {
 			Hint: "allow a host there: {name: NAME, domains: [HOST], ports: [443], decision: allow}",
 		}
 		if to.Addr().IsLoopback() || to.Addr().IsUnspecified() {
-			if q.Stream && (!machineListens(to) || listensFor(q.Process.PID, to.Port())) {
+			listening, err := machineListens(to)
+			if q.Stream && (err != nil || !listening || listensFor(q.Process.PID, to.Port())) {
 				return nil
 			}
 			if q.Stream {
@@ -46,19 +48,22 @@ func Unrouted(cfg Config) func(notify.Connect) *notify.Destination {
 }
 
 // machineListens reports whether a TCP socket of the machine takes connections to an
-// address. If that is not known, it is not so.
-func machineListens(at netip.AddrPort) bool {
+// address. An error says that this is not known.
+func machineListens(at netip.AddrPort) (bool, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return false
+		return false, err
 	}
 	s, err := NewSockets(os.NewFile(uintptr(fd), "machine's sockets"))
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer func() { _ = s.Close() }() // nothing is written
 	_, err = s.TCP(at, netip.AddrPortFrom(at.Addr(), 0))
-	return err == nil
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // listensFor reports whether a socket in the network of a process listens on a TCP port.

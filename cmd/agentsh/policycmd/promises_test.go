@@ -200,6 +200,8 @@ var promises = map[string][]promise{
 				"hosts are reached and logged",
 				"signals of the session are logged",
 			}, ""},
+		{"What listens on the machine's localhost is reached, too.",
+			[]string{"services of the machine too", "TestWorkWithARegistryOfTheMachineIsLearned"}, ""},
 		{
 			"It is the first step to a policy of one's own: run a day of work under it, then `agentsh policy learn` makes a policy of the audit log.",
 			[]string{"TestALearnedPolicyDoesTheSameAgain"},
