@@ -46,16 +46,23 @@ func TestPacksAreTestedOneByOne(t *testing.T) {
 	}
 }
 
-// TestPacksHaveNoWarnings: each warning that a pack accepts would else be there.
-func TestPacksHaveNoWarnings(t *testing.T) {
-	files, err := filepath.Glob(packs + "/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.yaml") {
-			continue
+// shippedPolicies are the packs and the policies of the examples.
+func shippedPolicies(t *testing.T) (files []string) {
+	t.Helper()
+	for _, pattern := range []string{packs + "/*.yaml", "../../../examples/*/policy.yaml", "../../../examples/policies/*.yaml",
+		"../../agentctl/example/policies/*.yaml"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %q, %v", pattern, found, err)
 		}
+		files = append(files, found...)
+	}
+	return slices.DeleteFunc(files, func(file string) bool { return strings.HasSuffix(file, "_test.yaml") })
+}
+
+// TestShippedPoliciesHaveNoWarnings: each warning that one accepts would else be there.
+func TestShippedPoliciesHaveNoWarnings(t *testing.T) {
+	for _, name := range shippedPolicies(t) {
 		p, err := loadPolicy(name, policytest.Vars())
 		if err != nil {
 			t.Fatal(err)
@@ -88,19 +95,7 @@ func TestPacksHaveNoWarnings(t *testing.T) {
 // TestPoliciesProtectTheDirectoriesTheyNameFilesIn: a rule on .vscode/tasks.json
 // is gone around by a link named .vscode.
 func TestPoliciesProtectTheDirectoriesTheyNameFilesIn(t *testing.T) {
-	var files []string
-	for _, pattern := range []string{packs + "/*.yaml", "../../../examples/*/policy.yaml", "../../../examples/policies/*.yaml",
-		"../../agentctl/example/policies/*.yaml"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil || len(found) == 0 {
-			t.Fatalf("%s: %q, %v", pattern, found, err)
-		}
-		files = append(files, found...)
-	}
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.yaml") {
-			continue
-		}
+	for _, file := range shippedPolicies(t) {
 		p, err := loadPolicy(file, policytest.Vars())
 		if err != nil {
 			t.Fatal(err)
