@@ -57,7 +57,7 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
-	running := runningSessions()
+	running, unknown := runningSessions()
 	for _, s := range slices.Backward(sessions) {
 		if len(s.Workspace) == 0 {
 			continue
@@ -78,28 +78,29 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 		p.sides = snapshot.Sides{Before: s.Since(list), After: snapshot.InWorkspace(work.Backing)}
 		return list, nil
 	}
-	if len(args) == 1 {
+	switch {
+	case len(args) == 1 && unknown != nil: // a running session is known by its name there alone
+		return nil, failure.New(failure.Ours, fmt.Errorf("session %s: running sessions are not known: %w", args[0], unknown),
+			"or name the session by its id, as 'agentsh events' prints it")
+	case len(args) == 1:
 		return nil, failure.New(failure.Ours, fmt.Errorf("session %s is not known", args[0]), "'agentsh session list' names those that run")
 	}
 	return nil, failure.New(failure.Ours, fmt.Errorf("no session was in %s", here), "name a session, or go to its workspace")
 }
 
-// runningSessions are the sessions in the background by their id; without a
-// runtime directory there are none.
-func runningSessions() map[string]host.Running {
+// runningSessions are the sessions in the background by their id. The error says why they
+// are not known, for example as there is no runtime directory.
+func runningSessions() (map[string]host.Running, error) {
 	out := map[string]host.Running{}
 	registry, err := host.OpenRegistry()
 	if err != nil {
-		return out
+		return out, err
 	}
 	list, err := registry.List()
-	if err != nil {
-		return out
-	}
 	for _, one := range list {
 		out[one.Session] = one
 	}
-	return out
+	return out, err
 }
 
 // changesOf asks a running session.
