@@ -103,8 +103,7 @@ const (
 	changeContainer = "in a container of root: " + rootFlags + "; in one of a user: " + userFlags
 	changeUser      = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; " +
 		"in a container: " + userFlags
-	changeFUSE = "load the fuse module and let the user open /dev/fuse (chmod 666 /dev/fuse); in a container: --device /dev/fuse, and " +
-		"--cap-add SYS_ADMIN for root"
+	changeFUSE   = "as root: modprobe fuse; chmod 666 /dev/fuse; in a container: --device /dev/fuse, and --cap-add SYS_ADMIN for root"
 	changePtrace = "sysctl kernel.yama.ptrace_scope at most 2 for root and 1 for others; in a container a seccomp profile that allows " +
 		"ptrace"
 	changeKernel = "a newer kernel"
