@@ -70,6 +70,9 @@ func (j *journal) emit(e wire.Event) error {
 		j.refused.Add(1)
 		j.reasons.Refused(e)
 	}
+	if e.Op == wire.OpUnreachable {
+		j.reasons.Refused(e)
+	}
 	settings := j.settings()
 	if !settings.LogAllowed && e.Type == wire.EventExec && e.Decision == policy.Allow.String() {
 		return nil

@@ -119,13 +119,14 @@ const reasonWindow = 2 * time.Second
 func (s *shownReasons) note(e wire.Event, now time.Time) []string {
 	var d refusals.List
 	d.Note(e)
-	if len(d.All) == 0 {
+	lines := d.Lines()
+	if len(lines) == 0 {
 		return nil
 	}
 	if now.Sub(s.since) > reasonWindow {
 		s.since, s.lines, s.last = now, 0, map[string]time.Time{}
 	}
-	line := d.All[0].Line()
+	line := lines[0]
 	if !s.last[line].IsZero() {
 		return nil
 	}

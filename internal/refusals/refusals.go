@@ -38,11 +38,19 @@ type List struct {
 	All     []*Refusal
 	Dropped int // different ones beyond the limit
 
-	known map[Refusal]*Refusal
+	unreached []string // lines about permitted destinations that did not answer
+	known     map[Refusal]*Refusal
 }
 
 // Note takes one audit event.
 func (l *List) Note(e wire.Event) {
+	if e.Op == wire.OpUnreachable {
+		line := text.Unreachable(text.Visible(e.Target), text.Visible(e.Message))
+		if !Answered(e) && len(l.unreached) < MaxPrinted && !slices.Contains(l.unreached, line) {
+			l.unreached = append(l.unreached, line)
+		}
+		return
+	}
 	if e.Decision != policy.Deny.String() || e.Type == wire.EventApproval { // the event of the operation follows
 		return
 	}
@@ -93,13 +101,23 @@ func (n *Refusal) Line() string {
 	return line
 }
 
+// Lines are the refusals, then what could not be reached.
+func (l *List) Lines() []string {
+	var out []string
+	for _, n := range l.All {
+		out = append(out, n.Line())
+	}
+	return append(out, l.unreached...)
+}
+
 // Shown knows the lines that a command has shown.
 type Shown interface {
 	// Since reports whether a line was written at a time or later.
 	Since(line string, at time.Time) bool
 }
 
-// Print prints the refusals that the command did not show itself.
+// Print prints the refusals that the command did not show itself, then what could not be
+// reached.
 func (l *List) Print(w io.Writer, shown Shown, auditPath string) {
 	l.All = slices.DeleteFunc(l.All, func(n *Refusal) bool { return n.answered && shown.Since(n.First(), time.Time{}) })
 	for _, n := range l.All[:min(len(l.All), MaxPrinted)] {
@@ -107,5 +125,8 @@ func (l *List) Print(w io.Writer, shown Shown, auditPath string) {
 	}
 	if more := len(l.All) + l.Dropped - MaxPrinted; more > 0 {
 		fmt.Fprintf(w, "agentsh: %d more refusals in %s\n", more, auditPath)
+	}
+	for _, line := range l.unreached {
+		fmt.Fprintln(w, line)
 	}
 }

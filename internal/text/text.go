@@ -72,6 +72,11 @@ func Denied(what, rule, at, message string) string {
 	return line
 }
 
+// Unreachable describes in one line a destination that is allowed and could not be reached.
+func Unreachable(what, message string) string {
+	return "agentsh: not reached: " + Visible(what) + ": " + Visible(message)
+}
+
 // Short returns [Visible] of at most limit characters of s. Longer text is cut,
 // and its length in bytes is appended.
 func Short(s string, limit int) string {

@@ -328,6 +328,10 @@ const (
 	EventApproval = "approval"
 )
 
+// OpUnreachable is the operation of the event that ends a connection which a rule permits and
+// which could not be made: its host has no address, or no address answers.
+const OpUnreachable = "unreachable"
+
 // Event is one line of the audit log.
 type Event struct {
 	Seq       uint64    `json:"seq"`

@@ -86,6 +86,9 @@ func (f *flow) end() {
 	p.open.removeFlow(f)
 	e := f.event("end")
 	e.Message = reason
+	if f.up.unreached() {
+		e.Op = wire.OpUnreachable
+	}
 	if err := p.opts.Emit(e); err != nil {
 		p.opts.Log.Error("the end of a connection could not be recorded", "error", err)
 	}

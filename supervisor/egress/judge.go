@@ -68,7 +68,7 @@ func (j *judge) openName(ctx context.Context, from origin, r route, d policy.Hos
 	}
 	addrs, err := j.names.lookup(ctx, r.name)
 	if err != nil {
-		return r, failed("look up %s: %v", r.name, err)
+		return r, unresolved(d, r.name, err)
 	}
 	r.inspected = j.secrets().endpoint(r.to) || j.inspects(from, r.name, addrs, r.to.port)
 	var first *refusal

@@ -25,6 +25,7 @@ const (
 type refusal struct {
 	failure bool   // the destination failed; nothing was denied
 	unclear bool   // servers may read the request in different ways
+	absent  string // the decision on a name that is permitted and has no address
 	what    string // was refused, as its event has it
 	diag    policy.Diagnostic
 }
@@ -32,6 +33,14 @@ type refusal struct {
 // failed is a refusal that nobody decided: something failed.
 func failed(format string, args ...any) *refusal {
 	return &refusal{failure: true, diag: policy.Diagnostic{Message: fmt.Sprintf(format, args...)}}
+}
+
+// unresolved is a failure to look up a name that a decision permits.
+func unresolved(d policy.HostDecision, name string, err error) *refusal {
+	r := failed("look up %s: %v", name, err)
+	r.absent = d.Effect.String()
+	r.diag.Rule, r.diag.Pos = d.Diagnostic.Rule, d.Diagnostic.Pos
+	return r
 }
 
 // against is a refusal by one of the proxy's own rules, whatever the policy says.
@@ -85,6 +94,24 @@ func (r *refusal) respond(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, r.text()) // the client may be gone
 }
 
+// maxPhrase bounds the reason in a status line, in characters.
+const maxPhrase = 300
+
+// phrase is the text of the status line of CONNECT: of a failure with its reason, as most
+// clients print no more of the answer.
+func (r *refusal) phrase() string {
+	name := http.StatusText(r.status())
+	if !r.failure {
+		return name
+	}
+	return name + ": " + strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, text.Short(r.diag.Message, maxPhrase))
+}
+
 // write answers a CONNECT that is refused and announces the end of the connection.
 func (r *refusal) write(w io.Writer) {
 	body := r.text()
@@ -94,21 +121,24 @@ func (r *refusal) write(w io.Writer) {
 		"HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nCache-Control: no-store\r\nConnection: "+
 			"close\r\n\r\n%s",
 		status,
-		http.StatusText(status),
+		r.phrase(),
 		len(body),
 		body,
 	) // the client may be gone
 }
 
-// refuse records a denial and returns it. It stays a denial if it cannot be
-// recorded.
+// refuse records a denial, or a permitted name without an address, and returns it. It
+// stays a denial if it cannot be recorded.
 func (p *Proxy) refuse(from origin, target string, r *refusal) *refusal {
-	if r.failure {
+	if r.failure && r.absent == "" {
 		return r
 	}
 	r.what = target
 	e := from.event(target)
 	e.Decision, e.Message, e.Hint, e.Rule = policy.Deny.String(), r.diag.Message, r.diag.Hint, ruleOf(r.diag)
+	if r.failure {
+		e.Phase, e.Op, e.Decision = "end", wire.OpUnreachable, r.absent
+	}
 	if err := p.opts.Emit(e); err != nil {
 		p.opts.Log.Error("a refusal could not be recorded", "error", err)
 	}

@@ -19,6 +19,7 @@ type upstream struct {
 
 	mu      sync.Mutex
 	address string // last dialled, as IP:port
+	failed  bool   // no address answered the last time
 	conns   map[net.Conn]struct{}
 	spare   net.Conn // dialled and not used yet
 	closed  bool
@@ -54,6 +55,9 @@ func (u *upstream) dial(ctx context.Context, r route) (net.Conn, error) {
 		}
 		last = err
 	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.failed = !u.closed
 	return nil, last
 }
 
@@ -90,6 +94,13 @@ func (u *upstream) dialled() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.address
+}
+
+// unreached reports whether no connection was made, as no address answered.
+func (u *upstream) unreached() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.failed && u.address == ""
 }
 
 // close closes all connections. Later dials fail.

@@ -18,6 +18,9 @@ const (
 
 // Text describes a refusal in one or two lines without control characters.
 func Text(e wire.Event) string {
+	if e.Op == wire.OpUnreachable {
+		return text.Unreachable(text.Short(e.Target, maxWhat), text.Short(e.Message, maxMessage)) + "\n"
+	}
 	what := text.Args(e.Argv, maxWhat)
 	if len(e.Argv) == 0 {
 		parts := slices.DeleteFunc([]string{e.Op, e.Path, e.Target}, func(s string) bool { return s == "" })
