@@ -81,6 +81,7 @@ var ranks = map[string]int{
 	"controller/mcpfilter":                  2, // between an agent and its MCP servers, in the sandbox; knows no run
 	"controller/sandbox":                    1,
 	"controller/image":                      1, // finds root file systems, knows no harness
+	"controller/buildcontext":               2, // a directory for a builder elsewhere; knows no builder
 	"controller/sandbox/local":              2,
 	"controller/sandbox/remote":             3, // keeps its files on this host as local does
 	"controller/sandbox/docker":             4, // a container for each sandbox, in which remote makes it
