@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,5 +47,49 @@ func TestBlaxelTakesNoContainer(t *testing.T) {
 	out, errs, code := p.try("", "lint", "--repo", "repo", "harness.yaml")
 	if code != controller.ExitConfiguration || !strings.Contains(out+errs, "container.pids: the backend blaxel takes memory_mb alone") {
 		t.Errorf("%d %s %s", code, out, errs)
+	}
+}
+
+// TestAnImageForBlaxelIsBuilt builds one, and runs in it.
+func TestAnImageForBlaxelIsBuilt(t *testing.T) {
+	p, d := atBlaxel(t, "git commit -q --allow-empty -m changed", "")
+	p.write("app/Dockerfile", "FROM debian:13\nCOPY a.txt /a.txt\n", 0o644)
+	p.write("app/a.txt", "a\n", 0o644)
+	p.write("app/b.log", "b\n", 0o644)
+	p.write("app/.dockerignore", "*.log\n", 0o644)
+	out, errs, code := p.try("", "image", "build", "app", "--for", "blaxel", "--name", "app")
+	if code != 0 || out != "image: sandbox/app:1\n" || !strings.Contains(errs, "app: BUILDING\n") ||
+		!strings.Contains(errs, "1 names were left out") {
+		t.Fatalf("%d %q %s", code, out, errs)
+	}
+	if strings.Contains(out+errs, blaxeldouble.Key) || strings.Contains(out+errs, blaxeldouble.Signature) {
+		t.Errorf("secrets are shown: %s%s", out, errs)
+	}
+	p.write("harness.yaml", strings.Replace(p.readFile(p.path("harness.yaml")), blaxeldouble.Image, "sandbox/app:1", 1), 0o644)
+	r, code := p.run()
+	if code != 0 || r.Image == nil || r.Image.Name != "sandbox/app:1" {
+		t.Errorf("exit code %d: %+v", code, r.Error)
+	}
+	if left := d.Names(); !slices.Equal(left, []string{"app"}) {
+		t.Errorf("left: %q", left)
+	}
+	for _, tt := range []struct {
+		args, says string
+		code       int
+	}{
+		{"app --for blaxel", "--name", controller.ExitConfiguration},
+		{"--for blaxel --name x", "--from", controller.ExitConfiguration},
+		{"app --for moon", "write vm or blaxel", controller.ExitConfiguration},
+		{"app --kernel x --for blaxel", "--kernel is not for images", controller.ExitConfiguration},
+		{"app --name x", "--name is not for images of the backend vm", controller.ExitConfiguration},
+		{"app --for blaxel --name agentsh-x", "not beginning with", controller.ExitConfiguration},
+		{"app/a.txt --for blaxel --name x", "no FROM", controller.ExitConfiguration},
+		{"--from no --for blaxel --to app.zip", "written to", 0},
+		{"--from no --for blaxel --to app.zip", "exists", controller.ExitConfiguration},
+	} {
+		out, errs, code := p.try("", append([]string{"image", "build"}, strings.Fields(tt.args)...)...)
+		if code != tt.code || !strings.Contains(out+errs, tt.says) {
+			t.Errorf("%s: %d %s%s", tt.args, code, out, errs)
+		}
 	}
 }

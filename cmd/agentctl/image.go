@@ -10,6 +10,8 @@ import (
 
 	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
+	"agentsh/controller/sandbox/blaxel"
+	"agentsh/controller/sandbox/vm"
 	"agentsh/controller/vmimage"
 	"agentsh/internal/text"
 )
@@ -17,7 +19,7 @@ import (
 func newImageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
-		Short: "Make images of virtual machines",
+		Short: "Make images of virtual machines, here and at Blaxel",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -28,9 +30,11 @@ func newImageCommand() *cobra.Command {
 func newImageBuildCommand() *cobra.Command {
 	var o vmimage.BuildOptions
 	var asJSON bool
+	b := blaxelBuild{memory: 4096}
+	target := vm.Name
 	cmd := &cobra.Command{
 		Use:   "build [SOURCE]",
-		Short: "Make an image for the backend vm",
+		Short: "Make an image for the backend vm or blaxel",
 		Long: `build makes a directory from which virtual machines of the backend vm boot: a
 kernel with the modules that sandboxes need, and a root disk of the files of SOURCE.
 
@@ -42,10 +46,24 @@ Owners, modes, hard links and capabilities of programs stay as they are. build n
 neither root nor another program. Of a directory it must be able to read all files.
 
 The kernel is one that a package of a distribution installs, or another one that has
-virtio, FUSE, overlayfs and virtual sockets or virtio-serial: see doc/platforms/vm.md.`,
-		Example: "  agentctl image build app.tar --kernel /boot/vmlinuz-6.12.0-cloud-amd64 --to images/app",
-		Args:    cobra.MaximumNArgs(1),
+virtio, FUSE, overlayfs and virtual sockets or virtio-serial: see doc/platforms/vm.md.
+
+With --for blaxel, SOURCE is a directory with a Dockerfile, or the Dockerfile. build adds
+agentsh and Blaxel's sandbox API, sends the directory to Blaxel and waits until the image is
+there, at most 15 minutes. The directory is sent without what .dockerignore excludes. Files
+with credentials and links that lead out of it are errors. With --to the archive is a file
+here, and nothing is sent: see doc/platforms/blaxel.md.`,
+		Example: "  agentctl image build app.tar --kernel /boot/vmlinuz-6.12.0-cloud-amd64 --to images/app\n" +
+			"  agentctl image build app --for blaxel --name app",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkTarget(cmd, target); err != nil {
+				return err
+			}
+			if target == blaxel.Name {
+				b.to, b.json = o.Output, asJSON
+				return b.run(cmd, args)
+			}
 			if o.Kernel == "" || o.Output == "" {
 				return errors.New("name the kernel with --kernel, and the directory of the image with --to")
 			}
@@ -63,9 +81,29 @@ virtio, FUSE, overlayfs and virtual sockets or virtio-serial: see doc/platforms/
 	flags.StringVar(&o.Kernel, "kernel", "", "`FILE` of the kernel, such as /boot/vmlinuz-VERSION")
 	flags.StringVar(&o.Modules, "modules", "",
 		"`DIR` of its modules (default: /lib/modules/VERSION, where the kernel's own directory has one)")
-	flags.StringVar(&o.Output, "to", "", "`DIR` to make")
+	flags.StringVar(&o.Output, "to", "", "`DIR` to make; with --for blaxel: the archive, which is then not sent")
+	flags.StringVar(&target, "for", target, "`BACKEND` that uses the image: vm or blaxel")
 	flags.BoolVar(&asJSON, "json", false, "print a JSON object")
+	b.add(cmd)
 	return cmd
+}
+
+// checkTarget refuses flags of the other backend.
+func checkTarget(cmd *cobra.Command, target string) error {
+	others := blaxelFlags
+	switch target {
+	case vm.Name:
+	case blaxel.Name:
+		others = []string{"kernel", "modules"}
+	default:
+		return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("--for %q: write vm or blaxel", target)}
+	}
+	for _, name := range others {
+		if cmd.Flags().Changed(name) {
+			return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("--%s is not for images of the backend %s", name, target)}
+		}
+	}
+	return nil
 }
 
 // builtImage describes an image in JSON.

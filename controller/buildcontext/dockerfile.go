@@ -2,10 +2,12 @@ package buildcontext
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
+
+	"agentsh/internal/lazy"
 )
 
 // Instruction is one instruction of a Dockerfile.
@@ -32,19 +34,18 @@ func ReadDockerfile(dir, name string) (Dockerfile, error) {
 	if err != nil {
 		return Dockerfile{}, err
 	}
-	defer root.Close()
 	data, err := readSmall(root, name, maxDockerfile)
-	if err != nil {
+	if err := errors.Join(err, root.Close()); err != nil {
 		return Dockerfile{}, err
 	}
 	return ParseDockerfile(name, string(data))
 }
 
 // heredoc is the beginning of text that follows an instruction, as in RUN <<END.
-var heredoc = regexp.MustCompile(`<<-?["']?([A-Za-z_][A-Za-z0-9_]*)["']?`)
+var heredoc = lazy.Regexp(`<<-?["']?([A-Za-z_][A-Za-z0-9_]*)["']?`)
 
 // escapeDirective changes the character that continues a line.
-var escapeDirective = regexp.MustCompile("(?i)^#\\s*escape\\s*=\\s*([\\\\`])\\s*$")
+var escapeDirective = lazy.Regexp("(?i)^#\\s*escape\\s*=\\s*([\\\\`])\\s*$")
 
 // ParseDockerfile reads a Dockerfile. name stands in errors.
 func ParseDockerfile(name, data string) (Dockerfile, error) {
@@ -64,7 +65,7 @@ func ParseDockerfile(name, data string) (Dockerfile, error) {
 			}
 			continue
 		}
-		if m := escapeDirective.FindStringSubmatch(trimmed); m != nil && len(d.Last) == 0 && joined == "" {
+		if m := escapeDirective().FindStringSubmatch(trimmed); m != nil && len(d.Last) == 0 && joined == "" {
 			escape = m[1]
 		}
 		if trimmed == "" || strings.HasPrefix(trimmed, "#") {
@@ -84,7 +85,7 @@ func ParseDockerfile(name, data string) (Dockerfile, error) {
 			d.Last, from = nil, true
 		}
 		if in.Name == "RUN" || in.Name == "COPY" || in.Name == "ADD" {
-			for _, m := range heredoc.FindAllStringSubmatch(in.Args, -1) {
+			for _, m := range heredoc().FindAllStringSubmatch(in.Args, -1) {
 				left = append(left, m[1])
 			}
 			if len(left) > 0 {

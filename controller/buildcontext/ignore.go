@@ -164,7 +164,7 @@ func translate(p string) (string, error) {
 // excluded reports whether a path is left out, and whether an exception names exactly this path.
 func (g ignore) excluded(name string) (excluded, agreed bool) {
 	for _, p := range g.patterns {
-		if p.exception != excluded && !(p.exception && p.literal == name) {
+		if p.exception != excluded && (!p.exception || p.literal != name) {
 			continue
 		}
 		if p.matches(name) {

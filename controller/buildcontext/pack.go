@@ -27,6 +27,9 @@ const (
 	maxProblems   = 20        // that are shown
 )
 
+// sentDockerfile is the name of the Dockerfile in archives.
+const sentDockerfile = "Dockerfile"
+
 // Options say what an archive has.
 type Options struct {
 	Dir        string            // empty: only Extra
@@ -41,7 +44,6 @@ type File struct {
 	Executable bool
 	Path       string // of the file on this host; empty: Data
 	Data       []byte
-	Agreed     bool // it has no credentials, whatever it looks like
 }
 
 // Packed says what an archive has.
@@ -144,7 +146,7 @@ func (p *packer) walk(dir string) error {
 		name := path.Join(dir, one.Name())
 		excluded, agreed := p.ignore.excluded(name)
 		switch {
-		case name == p.o.Dockerfile || p.ignore.isOwn(name): // the one that is sent is in Extra
+		case name == p.o.Dockerfile || name == sentDockerfile || p.ignore.isOwn(name): // the one that is sent is in Extra
 		case excluded && (!one.IsDir() || !p.ignore.exceptions):
 			p.packed.LeftOut++
 		case one.IsDir():
@@ -304,11 +306,12 @@ func (p *packer) extra(f File) error {
 		return err
 	}
 	look := &inspector{values: p.o.Values}
+	_, agreed := p.ignore.excluded(f.Name)
 	n, err := io.Copy(io.MultiWriter(out, look), io.LimitReader(in, maxTotal+1))
 	if err != nil {
 		return err
 	}
-	if found, err := look.found(p.ctx, f.Name, f.Agreed); found != "" || err != nil {
+	if found, err := look.found(p.ctx, f.Name, agreed); found != "" || err != nil {
 		return errors.Join(fmt.Errorf("%s: %s", f.Name, found), err)
 	}
 	p.packed.Files++

@@ -78,7 +78,8 @@ func TestAnArchiveHasWhatDockerignoreLeaves(t *testing.T) {
 		".dockerignore": "# comment\n*.log\n!keep.log\n/node_modules/\n**/*.tmp\ndocs\n!docs/README.md\n",
 	})
 	names, made, err := pack(t, Options{Dir: dir, Dockerfile: "Dockerfile", Extra: []File{{Name: "Dockerfile", Data: []byte("FROM x")}}})
-	want := []string{"a.txt", "dangling->src/none", "docs/README.md", "keep.log", "l->src/c.go", "src/", "src/c.go", "src/deep/", "src/up->../a.txt",
+	want := []string{"a.txt", "dangling->src/none", "docs/README.md", "keep.log", "l->src/c.go", "src/",
+		"src/c.go", "src/deep/", "src/up->../a.txt",
 		"sub/", "Dockerfile"}
 	if err != nil || !slices.Equal(names, want) {
 		t.Errorf("%q, %v", names, err)
@@ -110,7 +111,9 @@ func TestWhatMayNotBeSentIsNamed(t *testing.T) {
 		{"a private key in a file", map[string]string{"x.txt": "a\n" + key}, "x.txt: line 2 looks like a credential"},
 		{"an agreed file", map[string]string{"x.txt": key, ".env": "A=1", ".dockerignore": "!x.txt\n!.env"}, ""},
 		{"files agreed by a wildcard", map[string]string{".env": "A=1", ".dockerignore": "!.en*"}, ".env: files of this name"},
-		{"the key of Blaxel", map[string]string{"x.bin": "\x00" + strings.Repeat("x", 3<<20) + "bl_secret_key", ".dockerignore": "!x.bin"}, "x.bin: it has the key"},
+		{"the key of Blaxel", map[string]string{
+			"x.bin": "\x00" + strings.Repeat("x", 3<<20) + "bl_secret_key", ".dockerignore": "!x.bin",
+		}, "x.bin: it has the key"},
 		{"two files", map[string]string{".env": "", ".npmrc": ""}, ".npmrc: files of this name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -198,10 +201,13 @@ func TestPatternsOfDockerignore(t *testing.T) {
 		excluded       bool
 	}{
 		{"*.md", "a.md", true}, {"*.md", "a/a.md", false}, {"**/*.md", "a.md", true}, {"**/*.md", "a/b/a.md", true},
-		{"a/**", "a/b/c", true}, {"a/**", "ab", false}, {"a?c", "abc", true}, {"a?c", "a/c", false}, {"[a-c]x", "bx", true}, {"[!a-c]x", "bx", false},
+		{"a/**", "a/b/c", true}, {"a/**", "ab", false}, {"a?c", "abc", true}, {"a?c", "a/c", false},
+		{"[a-c]x", "bx", true}, {"[!a-c]x", "bx", false},
 		{"/a", "a/b", true}, {"a/", "a/b", true}, {"./a", "a", true}, {"../a", "a", false}, {`a\*b`, "a*b", true}, {`a\*b`, "axb", false},
-		{"*\n!a", "a", false}, {"*\n!a", "a/b", false}, {"*\n!a\na/b", "a/b", true}, {"a.b", "axb", false}, {"!a\na", "a", true}, {"é*", "éa", true},
-		{"**", "a/b", true}, {"", ".git/config", true}, {"!.git", ".git/config", false}, {"", "a/.git", true}, {"", "a.git", false}, {"a(b", "a(b", true},
+		{"*\n!a", "a", false}, {"*\n!a", "a/b", false}, {"*\n!a\na/b", "a/b", true},
+		{"a.b", "axb", false}, {"!a\na", "a", true}, {"é*", "éa", true},
+		{"**", "a/b", true}, {"", ".git/config", true}, {"!.git", ".git/config", false}, {"", "a/.git", true},
+		{"", "a.git", false}, {"a(b", "a(b", true},
 	} {
 		g, err := parseIgnore(tt.patterns)
 		if err != nil {

@@ -52,7 +52,7 @@ func (i *inspector) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	longest := 0
-	data := append(i.tail, b...)
+	data := slices.Concat(i.tail, b)
 	for called, value := range i.values {
 		longest = max(longest, len(value))
 		if value != "" && bytes.Contains(data, []byte(value)) {
@@ -74,7 +74,8 @@ func (i *inspector) found(ctx context.Context, name string, agreed bool) (string
 	findings, err := scan.New(scan.Options{Secrets: true}).Text(ctx, name, scan.Ordinary, bytes.NewReader(i.head))
 	for _, f := range findings {
 		if f.Rule == scan.RuleSecret {
-			return fmt.Sprintf("line %d looks like a credential (%s): remove it, exclude the file in .dockerignore, or write !%s there if it is none",
+			return fmt.Sprintf("line %d looks like a credential (%s): remove it, exclude the file in .dockerignore, "+
+				"or write !%s there if it is none",
 				f.Line, f.Message, name), err
 		}
 	}

@@ -42,6 +42,11 @@ type Double struct {
 	streams  map[io.Closer]bool
 	lose     []int    // statuses in place of the answers to requests that made a sandbox; 0: none, the connection ends
 	Said     []string // requests of the control plane, as METHOD PATH
+
+	images      map[string]bool
+	uploads     map[string]*build // by the end of the address for the archive
+	built       []Build
+	buildStates []string
 }
 
 // refusal is an answer to the next requests of a kind.
@@ -55,7 +60,8 @@ type refusal struct {
 // New starts a double. It needs root.
 func New(t testing.TB) *Double {
 	testenv.Need(t, testenv.Root)
-	d := &Double{t: t, machines: map[string]*machine{}, quota: 100, streams: map[io.Closer]bool{}}
+	d := &Double{t: t, machines: map[string]*machine{}, quota: 100, streams: map[io.Closer]bool{},
+		images: map[string]bool{Image: true}, uploads: map[string]*build{}}
 	d.server = httptest.NewServer(http.HandlerFunc(d.serve))
 	t.Cleanup(func() {
 		d.server.Close()
@@ -177,6 +183,8 @@ func (d *Double) serve(w http.ResponseWriter, r *http.Request) {
 	})
 	switch h := r.Header; {
 	case refused:
+	case strings.HasPrefix(r.URL.Path, "/store/"):
+		d.store(w, r)
 	case h.Get("X-Blaxel-Authorization") != "Bearer "+Key:
 		failure(w, http.StatusUnauthorized, "UNAUTHORIZED", "Invalid or missing authentication credentials")
 	case h.Get("X-Blaxel-Workspace") != Workspace:
@@ -200,14 +208,20 @@ func (d *Double) control(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/v0/sandboxes"), "/")
 	m := d.machines[name]
 	switch {
+	case name == "" && r.Method == http.MethodPost && r.URL.Query().Get("upload") == "true":
+		d.upload(w, r, "")
 	case name == "" && r.Method == http.MethodPost:
 		d.create(w, r)
 	case name == "" && r.Method == http.MethodGet:
 		d.list(w, r.URL.Query())
 	case m == nil:
 		failure(w, http.StatusNotFound, "SANDBOX_NOT_FOUND", "no sandbox "+name)
+	case r.Method == http.MethodPut && r.URL.Query().Get("upload") == "true":
+		d.upload(w, r, name)
 	case r.Method == http.MethodGet:
-		if m.left--; m.left < 0 && m.record["status"] == "DEPLOYING" {
+		if len(m.states) > 0 {
+			m.record["status"], m.states = m.states[0], m.states[1:]
+		} else if m.left--; m.left < 0 && m.record["status"] == "DEPLOYING" {
 			m.record["status"] = "DEPLOYED"
 		}
 		reply(w, m.record)
@@ -253,6 +267,11 @@ type wanted struct {
 	} `json:"spec"`
 }
 
+// wrongName reports whether a sandbox may not have a name.
+func wrongName(name string) bool {
+	return name == "" || len(name) > 49 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != ""
+}
+
 func (d *Double) create(w http.ResponseWriter, r *http.Request) {
 	data, err := io.ReadAll(r.Body)
 	var want wanted
@@ -265,11 +284,11 @@ func (d *Double) create(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		failure(w, http.StatusBadRequest, "BAD_REQUEST", err.Error())
-	case name == "" || len(name) > 49 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
+	case wrongName(name):
 		failure(w, http.StatusBadRequest, "INVALID_NAME", "the name "+strconv.Quote(name))
 	case want.Spec.Region != Region:
 		failure(w, http.StatusBadRequest, "INVALID_REGION", "no region "+strconv.Quote(want.Spec.Region))
-	case want.Spec.Runtime.Image != Image:
+	case !d.images[want.Spec.Runtime.Image]:
 		failure(w, http.StatusBadRequest, "IMAGE_NOT_FOUND", "no image "+strconv.Quote(want.Spec.Runtime.Image))
 	case d.machines[name] != nil:
 		failure(w, http.StatusConflict, "SANDBOX_ALREADY_EXISTS", "a sandbox "+name+" is there")

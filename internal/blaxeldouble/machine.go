@@ -21,7 +21,8 @@ import (
 // machine is what stands for a virtual machine.
 type machine struct {
 	record map[string]any
-	left   int // looks until it is there
+	left   int      // looks until it is there
+	states []string // that the next looks see, of a build
 	init   *exec.Cmd
 
 	mu        sync.Mutex

@@ -159,11 +159,17 @@ type body struct {
 }
 
 func (a *api) send(ctx context.Context, method, address string, b body, out any) error {
+	_, err := a.exchange(ctx, method, address, b, out)
+	return err
+}
+
+// exchange is send. It returns the header of the answer too.
+func (a *api) exchange(ctx context.Context, method, address string, b body, out any) (http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(b.data))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req.Header = a.header()
 	if b.kind != "" {
@@ -171,23 +177,28 @@ func (a *api) send(ctx context.Context, method, address string, b body, out any)
 	}
 	res, err := a.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask Blaxel: %w", err)
+		return nil, fmt.Errorf("ask Blaxel: %w", err)
 	}
-	defer func() { _ = res.Body.Close() }()
-	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	data, err := readAll(res)
 	if err != nil {
-		return fmt.Errorf("ask Blaxel: %w", err)
+		return nil, fmt.Errorf("ask Blaxel: %w", err)
 	}
 	if res.StatusCode/100 != 2 {
-		return failure(res.StatusCode, data)
+		return nil, failure(res.StatusCode, data)
 	}
 	if out == nil {
-		return nil
+		return res.Header, nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return &junk{err}
+		return nil, &junk{err}
 	}
-	return nil
+	return res.Header, nil
+}
+
+// readAll reads and closes the body of an answer.
+func readAll(res *http.Response) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	return data, errors.Join(err, res.Body.Close())
 }
 
 // junk is the error of an answer that says success and cannot be read. Asking again would not help: the request was carried out.
@@ -259,6 +270,7 @@ type record struct {
 	Spec     spec      `json:"spec"`
 	Status   string    `json:"status,omitempty"`
 	Errors   []trouble `json:"errors,omitempty"`
+	Events   []event   `json:"events,omitempty"`
 }
 
 type metadata struct {
@@ -301,6 +313,12 @@ type expiration struct {
 type trouble struct {
 	Message string `json:"message"`
 	Fatal   bool   `json:"fatal"`
+}
+
+// event is what happened to a sandbox, as in a build.
+type event struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
 }
 
 // gone reports whether a sandbox is no more, or is being deleted.

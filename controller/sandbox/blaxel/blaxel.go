@@ -53,6 +53,7 @@ type Backend struct {
 	region string
 	api    *api
 	late   time.Duration // see lateTime
+	look   time.Duration // see buildLook
 	remote.Sweep
 }
 
@@ -85,13 +86,16 @@ func Open(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, region: region, api: a, late: lateTime}
+	b := &Backend{cfg: cfg, region: region, api: a, late: lateTime, look: buildLook}
 	b.Sweep = remote.Sweep{State: cfg.State, At: b.at(), Look: cfg.Look, Find: b.found}
 	return b, nil
 }
 
 // Name implements [sandbox.Backend].
 func (b *Backend) Name() string { return Name }
+
+// Key is the API key, which nothing that is sent may have.
+func (b *Backend) Key() string { return b.api.key }
 
 // at names the workspace in the directories of sandboxes.
 func (b *Backend) at() string { return Name + " " + b.api.base + " " + b.api.workspace }

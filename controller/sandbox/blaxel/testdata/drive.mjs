@@ -1,6 +1,6 @@
 // The vendor's library does with the double what the backend does with Blaxel.
 import assert from "node:assert/strict";
-import { SandboxInstance } from "@blaxel/core";
+import { ImageInstance, SandboxInstance } from "@blaxel/core";
 
 const name = "sdk-1", image = "blaxel/base-image:latest", region = process.env.BL_REGION;
 await assert.rejects(SandboxInstance.create({ name, image, region: "moon" }), { code: "INVALID_REGION" });
@@ -42,6 +42,19 @@ await SandboxInstance.create({ name: "sdk-3", image, region });
 const names = [];
 for await (const one of await SandboxInstance.list()) names.push(one.metadata.name);
 assert.deepEqual(names, ["sdk-1", "sdk-2", "sdk-3"]);
+
+const { writeFileSync } = await import("node:fs");
+const local = process.env.HOME + "/hello.txt";
+writeFileSync(local, "hello\n");
+for (let i = 1; i <= 2; i++) { // the second build has the sandbox DEPLOYED before it begins
+  const seen = [];
+  const app = await ImageInstance.fromRegistry("node:22").addLocalFile(local, "/hello.txt").build({ name: "sdk-image", onStatusChange: (s) => seen.push(s) });
+  assert.equal(app.spec.runtime.image, "sandbox/sdk-image:" + i);
+  assert.deepEqual(seen, ["BUILDING", "DEPLOYING", "DEPLOYED"]);
+}
+await assert.rejects(ImageInstance.fromRegistry("node:22").runCommands("false").build({ name: "sdk-image" }), /Deployment failed/);
+names.push("sdk-image");
+
 for (const one of names) await SandboxInstance.delete(one);
 await assert.rejects(SandboxInstance.get(name), { code: "SANDBOX_NOT_FOUND" });
 console.log("driven");
