@@ -158,7 +158,11 @@ func (a Address) dial(ctx context.Context) (net.Conn, error) {
 	if a.header != nil {
 		o.HTTPClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
-	c, _, err := websocket.Dial(ctx, a.text, o) //nolint:bodyclose // the library closes it
+	c, res, err := websocket.Dial(ctx, a.text, o) //nolint:bodyclose // the library closes it
+	if err != nil && res != nil && (res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden) {
+		return nil, fmt.Errorf("the gateway before the place answers %d: it wants a token, which is a line of the file of --connect-key, "+
+			"or that token has ended", res.StatusCode)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/hkdf"
@@ -16,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -28,7 +28,7 @@ type Key struct {
 
 const (
 	minKey     = 32 // bytes of a secret
-	maxKeyFile = 4 << 10
+	maxKeyFile = 16 << 10
 )
 
 const makeKey = "make one with: (umask 077; head -c 32 /dev/urandom | base64 >FILE)"
@@ -45,33 +45,50 @@ func ReadKey(name string) (*Key, error) {
 // ReadSecret reads a secret from a file: at least 32 random bytes in base64. Only its owner,
 // this user or root, may have access to the file.
 func ReadSecret(name string) ([]byte, error) {
+	secret, more, err := readLines(name)
+	if err == nil && more != "" {
+		err = fmt.Errorf("key: %s has fields of requests after its first line, which are for the controller alone: "+
+			"give the place that line: (umask 077; head -n 1 %[1]s >FILE)", name)
+	}
+	return secret, err
+}
+
+// readLines reads a secret and the lines after it. Blanks around them are removed.
+func readLines(name string) (secret []byte, more string, err error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would block
 	if err != nil {
-		return nil, fmt.Errorf("key: %w: %s", err, makeKey)
+		return nil, "", fmt.Errorf("key: %w: %s", err, makeKey)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("key: %w", err)
+		return nil, "", fmt.Errorf("key: %w", err)
 	}
 	owner, known := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("key: %s is not a regular file", name)
+		return nil, "", fmt.Errorf("key: %s is not a regular file", name)
 	case known && owner.Uid != 0 && int(owner.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("key: %s belongs to user %d: it must belong to the user of this program, or to root", name, owner.Uid)
+		return nil, "", fmt.Errorf("key: %s belongs to user %d: it must belong to the user of this program, or to root", name, owner.Uid)
 	case info.Mode().Perm()&0o077 != 0:
-		return nil, fmt.Errorf("key: %s has mode %04o, so others can read it: chmod 600 %s", name, info.Mode().Perm(), name)
+		return nil, "", fmt.Errorf("key: %s has mode %04o, so others can read it: chmod 600 %s", name, info.Mode().Perm(), name)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("key: %w", err)
+		return nil, "", fmt.Errorf("key: %w", err)
 	}
-	secret, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(data)))
+	if len(data) > maxKeyFile {
+		return nil, "", fmt.Errorf("key: %s has more than %d KiB: %s", name, maxKeyFile>>10, makeKey)
+	}
+	encoded, more, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
+	if !strings.ContainsRune(more, ':') { // base64 that was broken into lines
+		encoded, more = encoded+more, ""
+	}
+	secret, err = base64.StdEncoding.DecodeString(strings.TrimSpace(encoded))
 	if err != nil || len(secret) < minKey {
-		return nil, fmt.Errorf("key: %s does not have %d bytes in base64: %s", name, minKey, makeKey)
+		return nil, "", fmt.Errorf("key: %s does not have %d bytes in base64: %s", name, minKey, makeKey)
 	}
-	return secret, nil
+	return secret, strings.TrimSpace(more), nil
 }
 
 // NewKey makes a key of a secret: at least 32 random bytes.

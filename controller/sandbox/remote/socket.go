@@ -34,7 +34,7 @@ func parseSocket(address, keyFile string) (Carrier, error) {
 	l := listening{address: a}
 	switch {
 	case keyFile != "":
-		l.key, err = socket.ReadKey(keyFile)
+		l.address, l.key, err = a.ReadPlace(keyFile)
 	case a.NeedsKey():
 		err = fmt.Errorf("%s needs the key of the place: name its file with --connect-key, or connect_key in the harness", a)
 	}
