@@ -206,8 +206,13 @@ func (d *Double) control(w http.ResponseWriter, r *http.Request) {
 	defer d.mu.Unlock()
 	d.Said = append(d.Said, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/v0"))
 	name := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/v0/sandboxes"), "/")
+	name, below, _ := strings.Cut(name, "/")
 	m := d.machines[name]
 	switch {
+	case m != nil && (below == "previews" || strings.HasPrefix(below, "previews/")):
+		d.previews(w, r, m, strings.TrimPrefix(below, "previews"))
+	case below != "":
+		failure(w, http.StatusNotFound, "NOT_FOUND", r.URL.Path)
 	case name == "" && r.Method == http.MethodPost && r.URL.Query().Get("upload") == "true":
 		d.upload(w, r, "")
 	case name == "" && r.Method == http.MethodPost:

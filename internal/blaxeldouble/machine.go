@@ -25,6 +25,8 @@ type machine struct {
 	states []string // that the next looks see, of a build
 	init   *exec.Cmd
 
+	previews map[string]*preview
+
 	mu        sync.Mutex
 	processes []*process
 	uploads   map[string]*upload
@@ -57,7 +59,7 @@ func newMachine(dir string) (*machine, error) {
 			return nil, err
 		}
 	}
-	m := &machine{record: map[string]any{}, uploads: map[string]*upload{}}
+	m := &machine{record: map[string]any{}, previews: map[string]*preview{}, uploads: map[string]*upload{}}
 	const script = `mount --make-rprivate / && mount --bind "$0/opt" /opt && mount --bind "$0/root" /root &&
 mount --bind "$0/lib" /var/lib && ip link set lo up && ip address add ` + Address + `/32 dev lo && echo up && exec cat`
 	m.init = exec.CommandContext(

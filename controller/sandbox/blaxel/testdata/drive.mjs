@@ -37,6 +37,25 @@ for (let i = 0; i < 100 && !answer?.ok; i++) {
 }
 assert.equal(await answer.text(), "None"); // the key stays outside of the machine
 
+
+const preview = await box.previews.create({ metadata: { name: "place" }, spec: { port: 7000, public: false } });
+assert.equal((await fetch(preview.spec.url)).status, 401);
+const token = await preview.tokens.create(new Date(Date.now() + 3600e3));
+assert.equal(token.expired, false);
+const headers = { "X-Blaxel-Preview-Token": token.value };
+assert.equal((await fetch(preview.spec.url, { headers })).status, 200);
+assert.equal((await fetch(preview.spec.url + "/?bl_preview_token=" + token.value)).status, 200);
+const ended = await preview.tokens.create(new Date(Date.now() - 1000));
+assert.equal((await fetch(preview.spec.url, { headers: { "X-Blaxel-Preview-Token": ended.value } })).status, 401);
+assert.deepEqual((await preview.tokens.list()).map((one) => one.expired), [false, true]);
+await preview.tokens.delete(token.previewToken.metadata.name);
+assert.equal((await fetch(preview.spec.url, { headers })).status, 401);
+const open = await box.previews.createIfNotExists({ metadata: { name: "open" }, spec: { port: 7000, public: true } });
+assert.equal((await fetch(open.spec.url)).status, 200);
+assert.deepEqual((await box.previews.list()).map((one) => one.name).sort(), ["open", "place"]);
+await box.previews.delete("open");
+assert.equal((await fetch(open.spec.url)).status, 401);
+
 await SandboxInstance.create({ name: "sdk-2", image, region });
 await SandboxInstance.create({ name: "sdk-3", image, region });
 const names = [];
