@@ -1,6 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"encoding/base64"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -91,5 +96,39 @@ func TestAnImageForBlaxelIsBuilt(t *testing.T) {
 		if code != tt.code || !strings.Contains(out+errs, tt.says) {
 			t.Errorf("%s: %d %s%s", tt.args, code, out, errs)
 		}
+	}
+}
+
+// TestARunThroughAPrivatePreview has a place behind a preview of Blaxel that wants a token.
+func TestARunThroughAPrivatePreview(t *testing.T) {
+	d := blaxeldouble.New(t)
+	key := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))) + "\n"
+	p := newFixture(t, "git commit -q --allow-empty -m changed", "backend: socket\nconnect: ADDRESS\nconnect_key: place.key\n")
+	address, token, err := d.Place(filepath.Join(p.bin, "agentsh"), []byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.write("harness.yaml", strings.Replace(p.readFile(p.path("harness.yaml")), "ADDRESS", address, 1), 0o644)
+	p.write("place.key", key, 0o600)
+	_, errs, code := p.try("", p.runArgs()...)
+	if code != controller.ExitSandbox || !strings.Contains(errs, "the gateway before the place answers 401") {
+		t.Errorf("without a token: %d %s", code, errs)
+	}
+	p.write("place.key", key+"X-Blaxel-Preview-Token: "+token+"\n", 0o600)
+	r, code := p.run()
+	if code != 0 || len(r.Commits) != 1 {
+		t.Fatalf("exit code %d: %+v", code, r.Error)
+	}
+	err = filepath.WalkDir(p.dir, func(name string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() && e.Name() != "place.key" {
+			var data []byte
+			if data, err = os.ReadFile(name); bytes.Contains(data, []byte(token)) {
+				t.Errorf("%s has the token", name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -150,6 +150,20 @@ func (d *Double) Serve(name, port string) error {
 	return err
 }
 
+// until waits for something that a process brings about.
+func (d *Double) until(p *process, there func() bool) error {
+	for !there() {
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended: %v", p.command, p.shown()["logs"])
+		case <-d.t.Context().Done():
+			return d.t.Context().Err()
+		default:
+		}
+	}
+	return nil
+}
+
 func (d *Double) with(do func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -146,3 +146,34 @@ func refuse(w http.ResponseWriter, status int, why string) {
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"code": status, "error": why})
 }
+
+// Place starts agentsh serve in a new machine called place, and returns the address of a preview that is not public, with its token.
+func (d *Double) Place(program string, key []byte) (address, secret string, err error) {
+	m, err := newMachine(d.t.TempDir())
+	if err != nil {
+		return "", "", err
+	}
+	m.record["metadata"], m.record["status"] = map[string]any{"name": "place"}, "DEPLOYED"
+	d.with(func() { d.machines["place"] = m })
+	if err := m.write("/root/place.key", "0600", key); err != nil {
+		return "", "", err
+	}
+	p, err := m.start("agentsh", "exec "+program+" serve --listen ws:0.0.0.0:7000 --key /root/place.key", "/", nil)
+	if err != nil {
+		return "", "", err
+	}
+	if err := d.until(p, func() bool { return strings.Contains(p.shown()["logs"].(string), "serving controllers") }); err != nil {
+		return "", "", err
+	}
+	var view preview
+	d.with(func() {
+		answers := httptest.NewRecorder()
+		d.addPreview(answers, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"metadata": {"name": "p"}, "spec": {"port": 7000}}`)), m)
+		view = *m.previews["p"]
+		m.previews["p"].tokens = []*token{{"t", PreviewToken, time.Now().Add(time.Hour)}}
+	})
+	return strings.Replace(view.server.URL, "http://", "ws://", 1) + "/", PreviewToken, nil
+}
+
+// PreviewToken is the token of [Double.Place].
+const PreviewToken = "preview-token-of-a-place"
