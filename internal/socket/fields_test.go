@@ -33,7 +33,8 @@ func TestFieldsOfRequestsComeWithTheKey(t *testing.T) {
 		want                 http.Header
 		fails                string
 	}{
-		{"a token", "wss://h.preview.bl.run/", "\nx-blaxel-preview-token:  " + token + " \r\n", http.Header{"X-Blaxel-Preview-Token": {token}}, ""},
+		{"a token", "wss://h.preview.bl.run/", "\nx-blaxel-preview-token:  " + token + " \r\n",
+			http.Header{"X-Blaxel-Preview-Token": {token}}, ""},
 		{"two", "ws://127.0.0.1:1/", "A: b\nC: " + token, http.Header{"A": {"b"}, "C": {token}}, ""},
 		{"none", "tcp://h:1", "\n\n", nil, ""},
 		{"in the clear", "ws://h/", "A: " + token, nil, "wss://HOST"},
@@ -71,7 +72,8 @@ func TestFieldsOfRequestsComeWithTheKey(t *testing.T) {
 				}
 			}
 			// The place gets no such file.
-			if _, err := ReadKey(name); len(tt.want) > 0 && (err == nil || !strings.Contains(err.Error(), "head -n 1") || strings.Contains(err.Error(), token)) {
+			if _, err := ReadKey(name); len(tt.want) > 0 &&
+				(err == nil || !strings.Contains(err.Error(), "head -n 1") || strings.Contains(err.Error(), token)) {
 				t.Errorf("%v", err)
 			}
 		})
