@@ -27,6 +27,12 @@ func (d *Double) data(w http.ResponseWriter, r *http.Request) {
 		wrong(w, http.StatusNotFound, "no sandbox")
 		return
 	}
+	done, err := m.use()
+	if err != nil {
+		wrong(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	defer done()
 	rest := ""
 	if len(parts) == 3 {
 		rest = parts[2]
@@ -63,25 +69,20 @@ func path(escaped string) string {
 
 func (m *machine) process(w http.ResponseWriter, r *http.Request, id string) {
 	id, _, _ = strings.Cut(id, "/")
-	if r.Method == http.MethodGet && id != "" {
+	if id != "" && r.Method != http.MethodPost {
 		p := m.find(id)
 		if p == nil {
 			wrong(w, http.StatusNotFound, "process not found")
 			return
 		}
+		if r.Method == http.MethodDelete { // stop, and kill at /kill
+			p.kill()
+			<-p.done
+		}
 		reply(w, p.shown())
 		return
 	}
-	var want struct {
-		Name    string            `json:"name"`
-		Command string            `json:"command"`
-		Dir     string            `json:"workingDir"`
-		Env     map[string]string `json:"env"`
-		Awake   bool              `json:"keepAlive"`
-		Timeout int               `json:"timeout"`
-		Wait    bool              `json:"waitForCompletion"`
-		Ports   []int             `json:"waitForPorts"`
-	}
+	var want wantedProcess
 	in := json.NewDecoder(r.Body)
 	in.DisallowUnknownFields()
 	if err := in.Decode(&want); err != nil || r.Method != http.MethodPost || id != "" || want.Command == "" {
@@ -91,15 +92,51 @@ func (m *machine) process(w http.ResponseWriter, r *http.Request, id string) {
 	if want.Dir == "" {
 		want.Dir = "/"
 	}
-	p, err := m.start(want.Name, want.Command, want.Dir, want.Env)
+	p, err := m.start(want)
 	if err != nil {
 		wrong(w, http.StatusBadRequest, err.Error())
 		return
+	}
+	for _, port := range want.Ports {
+		m.awaitPort(p, port)
 	}
 	if want.Wait {
 		<-p.done
 	}
 	reply(w, p.shown())
+}
+
+// wantedProcess is the body of a request for a process, with all fields that the vendor's library sends.
+type wantedProcess struct {
+	Name    string            `json:"name"`
+	Command string            `json:"command"`
+	Dir     string            `json:"workingDir"`
+	Env     map[string]string `json:"env"`
+	Awake   bool              `json:"keepAlive"`
+	Timeout *int              `json:"timeout"` // seconds; with keepAlive 600 if it is missing; 0: none
+	Wait    bool              `json:"waitForCompletion"`
+	Ports   []int             `json:"waitForPorts"`
+}
+
+func (w wantedProcess) timeout() time.Duration {
+	switch {
+	case w.Timeout != nil:
+		return time.Duration(*w.Timeout) * time.Second
+	case w.Awake:
+		return 10 * time.Minute
+	}
+	return 0
+}
+
+// awaitPort waits until a port accepts connections, or the process has ended.
+func (m *machine) awaitPort(p *process, port int) {
+	for !p.ended() {
+		conn, err := m.dial(strconv.Itoa(port))
+		if err == nil {
+			_ = conn.Close()
+			return
+		}
+	}
 }
 
 func (m *machine) file(w http.ResponseWriter, r *http.Request, name string) {

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"agentsh/internal/testenv"
 )
@@ -47,6 +48,7 @@ type Double struct {
 	uploads     map[string]*build // by the end of the address for the archive
 	built       []Build
 	buildStates []string
+	idle        time.Duration
 }
 
 // refusal is an answer to the next requests of a kind.
@@ -135,7 +137,7 @@ const Address = "203.0.113.7"
 func (d *Double) Serve(name, port string) error {
 	var m *machine
 	d.with(func() { m = d.machines[name] })
-	_, err := m.start("", "cd /opt && exec python3 -m http.server "+port, "/", nil)
+	_, err := m.start(wantedProcess{Command: "cd /opt && exec python3 -m http.server " + port, Dir: "/"})
 	for err == nil {
 		conn, refused := m.dial(port)
 		if refused == nil {
@@ -243,12 +245,12 @@ func (d *Double) control(w http.ResponseWriter, r *http.Request) {
 		} else if m.left--; m.left < 0 && m.record["status"] == "DEPLOYING" {
 			m.record["status"] = "DEPLOYED"
 		}
-		reply(w, m.record)
+		reply(w, m.shown())
 	case r.Method == http.MethodDelete:
 		m.end()
 		delete(d.machines, name)
 		m.record["status"] = "DELETING"
-		reply(w, m.record)
+		reply(w, m.shown())
 	default:
 		failure(w, http.StatusMethodNotAllowed, "METHOD", r.Method)
 	}
@@ -286,6 +288,14 @@ type wanted struct {
 	} `json:"spec"`
 }
 
+// shown is a sandbox as the control plane shows it. Looking does not wake it.
+func (m *machine) shown() map[string]any {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.record["state"] = m.freezer.state()
+	return m.record
+}
+
 // wrongName reports whether a sandbox may not have a name.
 func wrongName(name string) bool {
 	return name == "" || len(name) > 49 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != ""
@@ -314,7 +324,7 @@ func (d *Double) create(w http.ResponseWriter, r *http.Request) {
 	case len(d.machines) >= d.quota:
 		failure(w, http.StatusForbidden, "QUOTA_EXCEEDED", fmt.Sprintf("the workspace may have %d sandboxes", d.quota))
 	default:
-		m, err := newMachine(d.t.TempDir())
+		m, err := newMachine(d.t.TempDir(), d.idle)
 		if err != nil {
 			failure(w, http.StatusInternalServerError, "INTERNAL", err.Error())
 			return
@@ -327,7 +337,7 @@ func (d *Double) create(w http.ResponseWriter, r *http.Request) {
 		}
 		d.machines[name] = m
 		if len(d.lose) == 0 {
-			reply(w, m.record)
+			reply(w, m.shown())
 			return
 		}
 		status := d.lose[0]
@@ -346,7 +356,7 @@ func (d *Double) list(w http.ResponseWriter, q url.Values) {
 	to := min(from+2, len(names))
 	data, meta := []any{}, map[string]any{"hasMore": to < len(names)}
 	for _, name := range names[from:to] {
-		data = append(data, d.machines[name].record)
+		data = append(data, d.machines[name].shown())
 	}
 	if to < len(names) {
 		meta["nextCursor"] = strconv.Itoa(to)

@@ -14,6 +14,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,6 +29,8 @@ type machine struct {
 	init   *exec.Cmd
 
 	previews map[string]*preview
+	freezer  *freezer // nil: it never stands by
+	ended    bool     // mu
 
 	mu        sync.Mutex
 	processes []*process
@@ -42,13 +47,15 @@ type process struct {
 	name, pid, command string
 	cmd                *exec.Cmd
 	done               chan struct{}
+	awake              bool // keepAlive
+	killed             atomic.Bool
 
 	mu           sync.Mutex
 	out, err, al bytes.Buffer
 }
 
 // newMachine makes namespaces. Its files in /opt, /root and /var/lib are in dir.
-func newMachine(dir string) (*machine, error) {
+func newMachine(dir string, idle time.Duration) (*machine, error) {
 	for _, name := range []string{"opt", "root", "lib"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			return nil, err
@@ -60,22 +67,16 @@ func newMachine(dir string) (*machine, error) {
 		}
 	}
 	m := &machine{record: map[string]any{}, previews: map[string]*preview{}, uploads: map[string]*upload{}}
+	if idle > 0 {
+		var err error
+		if m.freezer, err = newFreezer(idle); err != nil {
+			return nil, err
+		}
+	}
 	const script = `mount --make-rprivate / && mount --bind "$0/opt" /opt && mount --bind "$0/root" /root &&
 mount --bind "$0/lib" /var/lib && ip link set lo up && ip address add ` + Address + `/32 dev lo && echo up && exec cat`
-	m.init = exec.CommandContext(
-		context.Background(),
-		"unshare",
-		"--mount",
-		"--net",
-		"--pid",
-		"--fork",
-		"--mount-proc",
-		"--kill-child",
-		"sh",
-		"-c",
-		script,
-		dir,
-	)
+	argv := m.freezer.wrap([]string{"unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script, dir})
+	m.init = exec.CommandContext(context.Background(), argv[0], argv[1:]...)
 	// It ends with its standard input, and so with this process.
 	_, err := m.init.StdinPipe()
 	if err != nil {
@@ -99,8 +100,17 @@ mount --bind "$0/lib" /var/lib && ip link set lo up && ip address add ` + Addres
 
 // end kills everything in the machine.
 func (m *machine) end() {
+	m.mu.Lock()
+	m.ended = true
+	if m.freezer != nil {
+		_ = m.freezer.goOn() // a frozen process does not end
+	}
+	m.mu.Unlock()
 	_ = m.init.Process.Kill()
 	_ = m.init.Wait()
+	if m.freezer != nil {
+		_ = m.freezer.remove()
+	}
 }
 
 // inside is the number of the first process in the namespaces.
@@ -119,26 +129,26 @@ func (m *machine) command(dir string, argv ...string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	return exec.CommandContext(
-		context.Background(),
-		"nsenter",
-		append([]string{"--target", pid, "--mount", "--net", "--pid", "--wdns=" + dir}, argv...)...), nil
+	argv = m.freezer.wrap(append([]string{"nsenter", "--target", pid, "--mount", "--net", "--pid", "--wdns=" + dir}, argv...))
+	return exec.CommandContext(context.Background(), argv[0], argv[1:]...), nil
 }
 
 // start starts a process, as the sandbox API does: without an environment, by sh -c.
-func (m *machine) start(name, command, dir string, env map[string]string) (*process, error) {
+func (m *machine) start(w wantedProcess) (*process, error) {
+	name, command := w.Name, w.Command
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if name != "" && slices.ContainsFunc(m.processes, func(p *process) bool { return p.name == name && !p.ended() }) {
 		return nil, fmt.Errorf("process with name %q already exists and is running", name)
 	}
-	cmd, err := m.command(dir, "sh", "-c", command)
+	cmd, err := m.command(w.Dir, "sh", "-c", command)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: name, command: command, cmd: cmd, done: make(chan struct{})}
+	p := &process{name: name, command: command, cmd: cmd, done: make(chan struct{}), awake: w.Awake}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	for key, value := range env {
+	for key, value := range w.Env {
 		cmd.Env = append(cmd.Env, key+"="+value)
 	}
 	cmd.Stdout, cmd.Stderr = p.to(&p.out), p.to(&p.err)
@@ -150,9 +160,15 @@ func (m *machine) start(name, command, dir string, env map[string]string) (*proc
 		p.name = "proc-" + p.pid
 	}
 	m.processes = append(m.processes, p)
+	if after := w.timeout(); after > 0 {
+		time.AfterFunc(after, p.kill)
+	}
 	go func() {
 		_ = cmd.Wait() // its state says it
 		close(p.done)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.rest()
 	}()
 	return p, nil
 }
@@ -166,6 +182,14 @@ func (m *machine) find(id string) *process {
 		}
 	}
 	return nil
+}
+
+// kill ends a process and what it started.
+func (p *process) kill() {
+	if !p.ended() {
+		p.killed.Store(true)
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	}
 }
 
 type writer func([]byte) (int, error)
@@ -198,6 +222,9 @@ func (p *process) shown() map[string]any {
 		status = "completed"
 		if code = p.cmd.ProcessState.ExitCode(); code != 0 {
 			status = "failed"
+		}
+		if p.killed.Load() {
+			status = "killed"
 		}
 	}
 	p.mu.Lock()

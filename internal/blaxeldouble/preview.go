@@ -90,6 +90,12 @@ func (d *Double) addPreview(w http.ResponseWriter, r *http.Request, m *machine) 
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+		done, err := m.use()
+		if err != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		defer done()
 		d.port(w, r, m, fmt.Sprint(p.port, r.URL.Path))
 	}))
 	d.t.Cleanup(p.server.Close)
@@ -149,7 +155,7 @@ func refuse(w http.ResponseWriter, status int, why string) {
 
 // Place starts agentsh serve in a new machine called place, and returns the address of a preview that is not public, with its token.
 func (d *Double) Place(program string, key []byte) (address, secret string, err error) {
-	m, err := newMachine(d.t.TempDir())
+	m, err := newMachine(d.t.TempDir(), 0)
 	if err != nil {
 		return "", "", err
 	}
@@ -158,7 +164,7 @@ func (d *Double) Place(program string, key []byte) (address, secret string, err 
 	if err := m.write("/root/place.key", "0600", key); err != nil {
 		return "", "", err
 	}
-	p, err := m.start("agentsh", "exec "+program+" serve --listen ws:0.0.0.0:7000 --key /root/place.key", "/", nil)
+	p, err := m.start(wantedProcess{Name: "agentsh", Command: "exec " + program + " serve --listen ws:0.0.0.0:7000 --key /root/place.key", Dir: "/"})
 	if err != nil {
 		return "", "", err
 	}

@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/remote"
 	"agentsh/controller/sandbox/sandboxtest"
 	"agentsh/internal/blaxeldouble"
 	"agentsh/internal/layout"
@@ -381,5 +383,71 @@ except OSError as e:
 				t.Errorf("%s, port %s: %q, %v", host, port, out, err)
 			}
 		}
+	}
+}
+
+// suspending is the output of a command. The machine stands by when the first line arrives.
+type suspending struct {
+	strings.Builder
+	d    *blaxeldouble.Double
+	once sync.Once
+	err  error
+}
+
+func (s *suspending) Write(p []byte) (int, error) {
+	s.once.Do(func() { s.err = s.d.Suspend("agentsh-standby-1") })
+	return s.Builder.Write(p)
+}
+
+// TestARunPassesThroughStandby has the machine stand by while a command runs. The next connection wakes it.
+func TestARunPassesThroughStandby(t *testing.T) {
+	d := blaxeldouble.New(t)
+	d.StandsBy(time.Hour)
+	box := made(t, open(t, d), "standby-1")
+	out := &suspending{d: d}
+	const script = "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done"
+	_, err := box.Run(t.Context(), wire.ExecRequest{Argv: []string{"sh", "-c", script}, Cwd: "/sandbox"}, sandbox.Streams{Stdout: out})
+	state, standbys := d.State("agentsh-standby-1")
+	if err != nil || out.err != nil || out.String() != "1\n2\n3\n4\n5\n6\n7\n8\n" || state != "RUNNING" || standbys != 1 {
+		t.Errorf("%q, %v, %v, %s, %d times", out, err, out.err, state, standbys)
+	}
+}
+
+// TestAMachineIsKeptAwakeForARun has machines stand by at once. The one of a run does so when agentsh has ended.
+func TestAMachineIsKeptAwakeForARun(t *testing.T) {
+	d := blaxeldouble.New(t)
+	d.StandsBy(time.Millisecond)
+	b := open(t, d)
+	b.cfg.Lease = remote.ShortestLease
+	p := &place{b: b, spec: described("awake-1")}
+	s, err := p.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := func() int { _, n := d.State("agentsh-awake-1"); return n }()
+	d.Cut()
+	<-s.Gone()
+	if again, err := p.Open(t.Context()); err != nil {
+		t.Error(err)
+	} else {
+		again.Kill()
+	}
+	if _, n := d.State("agentsh-awake-1"); n != before {
+		t.Errorf("it stood by %d times while agentsh ran", n-before)
+	}
+	for {
+		if state, _ := d.State("agentsh-awake-1"); state == "STANDBY" {
+			break
+		}
+		if t.Context().Err() != nil {
+			t.Fatal("it never stands by")
+		}
+	}
+	// agentsh ended before: the next look says so.
+	if _, err := p.Open(t.Context()); kindOf(err) != sandbox.EndDied {
+		t.Errorf("%v", err)
+	}
+	if err := p.remove(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"agentsh/internal/blaxeldouble"
 	"agentsh/internal/testenv"
@@ -17,6 +18,7 @@ func TestTheVendorsLibraryDrivesTheDouble(t *testing.T) {
 	dir := testenv.Asked(t, "AGENTSH_BLAXEL_SDK", "blaxel")
 	testenv.Need(t, testenv.Program("node"), testenv.Program("python3"))
 	d := blaxeldouble.New(t)
+	d.StandsBy(100 * time.Millisecond)
 	data, err := os.ReadFile("testdata/drive.mjs")
 	if err != nil {
 		t.Fatal(err)

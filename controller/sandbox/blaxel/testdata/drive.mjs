@@ -58,6 +58,26 @@ assert.equal((await fetch(open.spec.url)).status, 401);
 
 await SandboxInstance.create({ name: "sdk-2", image, region });
 await SandboxInstance.create({ name: "sdk-3", image, region });
+
+// A sandbox without connections stands by, unless a process has keepAlive. It goes on when it is asked.
+const idle = await SandboxInstance.get("sdk-2");
+const counter = await idle.process.exec({ command: "while :; do :; done" });
+const until = async (state) => {
+  for (;;) if ((await SandboxInstance.get("sdk-2")).sandbox.state === state) return;
+};
+await until("STANDBY");
+assert.equal((await idle.process.get(counter.pid)).status, "running");
+await until("RUNNING");
+await until("STANDBY");
+assert.equal((await SandboxInstance.get(name)).sandbox.state, "RUNNING");
+assert.equal((await idle.process.kill(counter.pid)).status, "killed");
+
+// The answer comes when the port is open, and a process ends after its time.
+await box.process.exec({ command: "sleep 1; exec python3 -m http.server 7001", waitForPorts: [7001] });
+assert.equal((await box.fetch(7001, "/")).status, 200);
+const late = await box.process.exec({ command: "sleep 600", timeout: 1, waitForCompletion: true });
+assert.equal(late.status, "killed");
+
 const names = [];
 for await (const one of await SandboxInstance.list()) names.push(one.metadata.name);
 assert.deepEqual(names, ["sdk-1", "sdk-2", "sdk-3"]);
