@@ -164,7 +164,7 @@ func (d *Double) Place(program string, key []byte) (address, secret string, err 
 	if err := m.write("/root/place.key", "0600", key); err != nil {
 		return "", "", err
 	}
-	p, err := m.start(wantedProcess{Name: "agentsh", Command: "exec " + program + " serve --listen ws:0.0.0.0:7000 --key /root/place.key", Dir: "/"})
+	p, err := m.start(wantedProcess{Name: "agentsh", Dir: "/", Command: "exec " + program + " serve --listen ws:0.0.0.0:7000 --key /root/place.key"})
 	if err != nil {
 		return "", "", err
 	}
@@ -174,7 +174,8 @@ func (d *Double) Place(program string, key []byte) (address, secret string, err 
 	var view preview
 	d.with(func() {
 		answers := httptest.NewRecorder()
-		d.addPreview(answers, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"metadata": {"name": "p"}, "spec": {"port": 7000}}`)), m)
+		const want = `{"metadata": {"name": "p"}, "spec": {"port": 7000}}`
+		d.addPreview(answers, httptest.NewRequestWithContext(d.t.Context(), http.MethodPost, "/", strings.NewReader(want)), m)
 		view = *m.previews["p"]
 		m.previews["p"].tokens = []*token{{"t", PreviewToken, time.Now().Add(time.Hour)}}
 	})
