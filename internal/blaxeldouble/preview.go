@@ -164,7 +164,8 @@ func (d *Double) Place(program string, key []byte) (address, secret string, err 
 	if err := m.write("/root/place.key", "0600", key); err != nil {
 		return "", "", err
 	}
-	p, err := m.start(wantedProcess{Name: "agentsh", Dir: "/", Command: "exec " + program + " serve --listen ws:0.0.0.0:7000 --key /root/place.key"})
+	command := "exec " + program + " serve --listen ws:0.0.0.0:7000 --key /root/place.key"
+	p, err := m.start(wantedProcess{Name: "agentsh", Dir: "/", Command: command})
 	if err != nil {
 		return "", "", err
 	}

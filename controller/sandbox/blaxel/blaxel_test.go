@@ -169,7 +169,7 @@ func TestAnEngineIsNeededAtBlaxel(t *testing.T) {
 	for _, tt := range []struct {
 		degraded, require string
 		ok                bool
-	}{{"nested_commands", "", false}, {"any", "", false}, {"any", "exec_verify", true}, {"cgroup", "", true}} {
+	}{{"nested_commands", "", false}, {"any", "", false}, {"any", "exec_verify", true}, {"cgroup", "", true}, {"namespaces", "", true}} {
 		s := described("degraded-1")
 		s.Degraded = []wire.Setting{{Name: "cgroup", At: "h.yaml:1:1"}, {Name: tt.degraded, At: "h.yaml:7:12"}}
 		if tt.require != "" {
@@ -448,5 +448,41 @@ func TestAMachineIsKeptAwakeForARun(t *testing.T) {
 	}
 	if err := p.remove(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTheStartupScriptIsInForceAtBlaxel has an image without agentsh's packages: the file that BASH_ENV names is not in it, and
+// Blaxel's sandbox API gives processes no environment.
+func TestTheStartupScriptIsInForceAtBlaxel(t *testing.T) {
+	if _, err := os.Stat(layout.StartupScript); err == nil {
+		t.Skip("this machine has agentsh's packages")
+	}
+	d := blaxeldouble.New(t)
+	b := open(t, d)
+	s := described("startup-1")
+	s.Policy[0].Data = append([]byte("env_inject: {BASH_ENV: "+layout.StartupScript+", INJECTED: 'yes'}\n"),
+		strings.Replace(string(s.Policy[0].Data), "command_rules: [", "command_rules: [{name: no-kill, commands: [kill], decision: deny}, ", 1)...)
+	box, err := b.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := box.Delete(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := box.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ script, says string }{
+		{`bash -c 'type -t kill'`, "function\n"},
+		{`bash -c 'kill -0 $$' 2>/dev/null || echo refused`, "refused\n"},
+		{`/bin/kill -0 1 2>/dev/null || echo refused`, "refused\n"},
+		{`bash -c 'enable -a' | grep -w kill || echo none`, "none\n"},
+		{`env -i bash -c 'type -t kill; echo $INJECTED'`, "function\nyes\n"},
+	} {
+		if out, err := says(t, box, "sh", "-c", tt.script); err != nil || out != tt.says {
+			t.Errorf("%s: %q, %v", tt.script, out, err)
+		}
 	}
 }
