@@ -69,7 +69,7 @@ func (d *Double) upload(w http.ResponseWriter, r *http.Request, name string) {
 	name = want.Metadata.Name
 	m := d.machines[name]
 	if m == nil {
-		if m, err = newMachine(d.t.TempDir(), d.idle); err != nil {
+		if m, err = d.newMachine(); err != nil {
 			failure(w, http.StatusInternalServerError, "INTERNAL", err.Error())
 			return
 		}

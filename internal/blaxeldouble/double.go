@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/testenv"
 )
 
@@ -49,6 +51,7 @@ type Double struct {
 	built       []Build
 	buildStates []string
 	idle        time.Duration
+	limited     bool
 }
 
 // refusal is an answer to the next requests of a kind.
@@ -91,6 +94,15 @@ func (d *Double) Quota(n int) { d.with(func() { d.quota = n }) }
 // Refuse answers the next requests with a method and a path so.
 func (d *Double) Refuse(method, path string, times, status int, body string) {
 	d.with(func() { d.refusals = append(d.refusals, refusal{method, path, status, body, times}) })
+}
+
+// WithoutPtrace has machines that are made from now on lack CAP_SYS_PTRACE, so that sessions have no namespaces there. They have a
+// directory /sandbox of their own, which belongs to the user of commands.
+func (d *Double) WithoutPtrace() {
+	if os.Mkdir(layout.Sandbox, 0o755) == nil { // else it is there
+		d.t.Cleanup(func() { _ = os.Remove(layout.Sandbox) })
+	}
+	d.with(func() { d.limited = true })
 }
 
 // Lose has the next sandbox be made, and answers with a status instead; 0: the connection ends without an answer.
@@ -324,7 +336,7 @@ func (d *Double) create(w http.ResponseWriter, r *http.Request) {
 	case len(d.machines) >= d.quota:
 		failure(w, http.StatusForbidden, "QUOTA_EXCEEDED", fmt.Sprintf("the workspace may have %d sandboxes", d.quota))
 	default:
-		m, err := newMachine(d.t.TempDir(), d.idle)
+		m, err := d.newMachine()
 		if err != nil {
 			failure(w, http.StatusInternalServerError, "INTERNAL", err.Error())
 			return

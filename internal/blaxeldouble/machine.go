@@ -31,6 +31,7 @@ type machine struct {
 	previews map[string]*preview
 	freezer  *freezer // nil: it never stands by
 	ended    bool     // mu
+	limited  bool     // see [Double.WithoutPtrace]
 
 	mu        sync.Mutex
 	processes []*process
@@ -54,8 +55,18 @@ type process struct {
 	out, err, al bytes.Buffer
 }
 
-// newMachine makes namespaces. Its files in /opt, /root and /var/lib are in dir.
-func newMachine(dir string, idle time.Duration) (*machine, error) {
+// commandUser is the user of commands where no other is named.
+const commandUser = 60700
+
+// newMachine makes namespaces. Its files in /opt, /root and /var/lib are in a directory of the test.
+func (d *Double) newMachine() (*machine, error) {
+	dir, idle := d.t.TempDir(), d.idle
+	if d.limited {
+		own := filepath.Join(dir, "sandbox")
+		if err := errors.Join(os.Mkdir(own, 0o755), os.Chown(own, commandUser, commandUser)); err != nil { //nolint:gosec // as everywhere
+			return nil, err
+		}
+	}
 	for _, name := range []string{"opt", "root", "lib"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			return nil, err
@@ -66,7 +77,7 @@ func newMachine(dir string, idle time.Duration) (*machine, error) {
 			return nil, err
 		}
 	}
-	m := &machine{record: map[string]any{}, previews: map[string]*preview{}, uploads: map[string]*upload{}}
+	m := &machine{limited: d.limited, record: map[string]any{}, previews: map[string]*preview{}, uploads: map[string]*upload{}}
 	if idle > 0 {
 		var err error
 		if m.freezer, err = newFreezer(idle); err != nil {
@@ -74,7 +85,8 @@ func newMachine(dir string, idle time.Duration) (*machine, error) {
 		}
 	}
 	const script = `mount --make-rprivate / && mount --bind "$0/opt" /opt && mount --bind "$0/root" /root &&
-mount --bind "$0/lib" /var/lib && ip link set lo up && ip address add ` + Address + `/32 dev lo && echo up && exec cat`
+mount --bind "$0/lib" /var/lib &&
+if [ -d "$0/sandbox" ]; then mount --bind "$0/sandbox" /sandbox; fi && ip link set lo up && ip address add ` + Address + `/32 dev lo && echo up && exec cat`
 	argv := m.freezer.wrap([]string{"unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script, dir})
 	m.init = exec.CommandContext(context.Background(), argv[0], argv[1:]...)
 	// It ends with its standard input, and so with this process.
@@ -141,7 +153,11 @@ func (m *machine) start(w wantedProcess) (*process, error) {
 	if name != "" && slices.ContainsFunc(m.processes, func(p *process) bool { return p.name == name && !p.ended() }) {
 		return nil, fmt.Errorf("process with name %q already exists and is running", name)
 	}
-	cmd, err := m.command(w.Dir, "sh", "-c", command)
+	argv := []string{"sh", "-c", command}
+	if m.limited {
+		argv = append([]string{"setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"}, argv...)
+	}
+	cmd, err := m.command(w.Dir, argv...)
 	if err != nil {
 		return nil, err
 	}

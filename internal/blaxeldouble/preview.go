@@ -155,7 +155,7 @@ func refuse(w http.ResponseWriter, status int, why string) {
 
 // Place starts agentsh serve in a new machine called place, and returns the address of a preview that is not public, with its token.
 func (d *Double) Place(program string, key []byte) (address, secret string, err error) {
-	m, err := newMachine(d.t.TempDir(), 0)
+	m, err := d.newMachine()
 	if err != nil {
 		return "", "", err
 	}

@@ -358,8 +358,38 @@ func TestSettingsOfBlaxelAreChecked(t *testing.T) {
 func TestTheSandboxAPIIsOutOfReach(t *testing.T) {
 	testenv.Need(t, testenv.Program("python3"))
 	d := blaxeldouble.New(t)
+	outOfReach(t, d, made(t, open(t, d), "api-1"), "localhost")
+}
+
+// TestTheSandboxAPIIsOutOfReachWithoutNamespaces has a machine in which sessions get none.
+func TestTheSandboxAPIIsOutOfReachWithoutNamespaces(t *testing.T) {
+	testenv.Need(t, testenv.Program("python3"), testenv.Program("setpriv"))
+	d := blaxeldouble.New(t)
+	d.WithoutPtrace()
 	b := open(t, d)
-	box := made(t, b, "api-1")
+	for _, degraded := range []bool{false, true} {
+		s := described("api-1")
+		if degraded {
+			s.Degraded = []wire.Setting{{Name: "namespaces", At: "h.yaml:1:1"}}
+		}
+		box, err := b.Create(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = box.Ready(t.Context()); degraded && err == nil {
+			outOfReach(t, d, box, "127.0.0.1") // the policy shows no /etc/hosts
+		} else if degraded || err == nil || !strings.Contains(err.Error(), "namespaces") {
+			t.Errorf("degraded %v: %v", degraded, err)
+		}
+		if err := box.Delete(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// outOfReach tries port 8080 of a machine, and another one, which a name of the machine must reach.
+func outOfReach(t *testing.T, d *blaxeldouble.Double, box sandbox.Sandbox, name string) {
+	t.Helper()
 	const script = `import socket, sys
 try:
     s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
@@ -378,7 +408,7 @@ except OSError as e:
 		} {
 			out, err := says(t, box, "python3", "-c", script, host, port)
 			reached := strings.Contains(out, "200")
-			must := port == "8081" && slices.Contains([]string{"localhost", "127.0.0.1", "::ffff:127.0.0.1", blaxeldouble.Address}, host)
+			must := port == "8081" && slices.Contains([]string{name, "127.0.0.1", "::ffff:127.0.0.1", blaxeldouble.Address}, host)
 			if err != nil || reached && port == "8080" || must && !reached {
 				t.Errorf("%s, port %s: %q, %v", host, port, out, err)
 			}
