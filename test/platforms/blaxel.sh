@@ -9,24 +9,33 @@ remove() { [ -z "$made" ] || bl delete sandbox "$name"; }
 needs bl curl python3
 place_key
 mkdir "$dir/image"
-cp "$root/bin/agentsh" "$dir/place.key" "$dir/image/"
+cp "$root/bin/agentsh" "$dir/image/"
 {
 	cat "$here/Dockerfile"
 	echo 'COPY --from=ghcr.io/blaxel-ai/sandbox:latest /sandbox-api /usr/local/bin/sandbox-api'
 	echo 'COPY agentsh /usr/bin/agentsh'
-	echo 'COPY --chmod=600 place.key /root/place.key'
 	echo 'ENTRYPOINT ["/usr/local/bin/sandbox-api"]'
 } >"$dir/image/Dockerfile"
 printf 'name = "%s"\ntype = "sandbox"\n%s' "$name" "${BL_REGION:+region = \"$BL_REGION\"$'\n'}" >"$dir/image/blaxel.toml"
 made=yes # from here on it may exist
 bl deploy --yes -d "$dir/image"
-bl run sandbox "$name" --path /process \
-	--data '{"name": "agentsh", "keepAlive": true, "command": "agentsh serve --listen ws:0.0.0.0:7000 --key /root/place.key"}'
-# The preview is public: both ends of the stream need the key of the place.
-(umask 077 && printf 'header = "Authorization: Bearer %s"\n' "$(bl token)" >"$dir/curl")
-url=$(curl -fsS -K "$dir/curl" -H 'Content-Type: application/json' "https://api.blaxel.ai/v0/sandboxes/$name/previews" \
-	-d '{"metadata": {"name": "place"}, "spec": {"port": 7000, "public": true}}' |
-	python3 -c 'import json, sys; print(json.load(sys.stdin)["spec"]["url"])')
+token=$(bl token)
+(umask 077 && printf 'header = "%s"\n' "Authorization: Bearer $token" "X-Blaxel-Authorization: Bearer $token" \
+	'Content-Type: application/json' >"$dir/curl")
+api=https://api.blaxel.ai/v0/sandboxes/$name
+# field prints a field of an object in JSON, as in: field spec url.
+field() { python3 -c 'import functools, json, sys; print(functools.reduce(lambda o, k: o[k], sys.argv[1:], json.load(sys.stdin)))' "$@"; }
+# The key of the place is in no layer of the image, and in no argument.
+box=$(curl -fsS -K "$dir/curl" "$api" | field metadata url)
+(umask 077 && printf '{"content": "%s\\n", "permissions": "0600"}' "$(cat "$dir/place.key")" >"$dir/put")
+curl -fsS -K "$dir/curl" -X PUT "$box/filesystem/%2Froot%2Fplace.key" --data "@$dir/put" >/dev/null
+bl run sandbox "$name" --path /process --data '{"name": "agentsh", "keepAlive": true, "timeout": 0,
+	"command": "agentsh serve --listen ws:0.0.0.0:7000 --key /root/place.key"}'
+# The preview wants a token too.
+url=$(curl -fsS -K "$dir/curl" "$api/previews" -d '{"metadata": {"name": "place"}, "spec": {"port": 7000, "public": false}}' | field spec url)
+ends=$(date -u -d '+2 hours' +%Y-%m-%dT%H:%M:%SZ)
+curl -fsS -K "$dir/curl" "$api/previews/place/tokens" -d "{\"metadata\": {\"name\": \"smoke\"}, \"spec\": {\"expiresAt\": \"$ends\"}}" |
+	field spec token | sed 's/^/X-Blaxel-Preview-Token: /' >>"$dir/place.key"
 export name
 # detect has no stream there: the process API runs it.
 PLACE_SHELL="python3 $here/blaxel-shell.py" "$here/smoke.sh" socket "wss://${url#https://}/" --connect-key "$dir/place.key"
