@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,8 @@ type Listener struct {
 	fd   int
 	stop int // eventfd, readable once Close was called
 	wait int // epoll of both: each notification ends the wait of one thread
+
+	soon atomic.Bool
 
 	mu     sync.RWMutex // held shared during each ioctl, exclusively to close
 	closed bool

@@ -6,9 +6,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -101,6 +104,43 @@ func TestCloseEndsEveryWaitingReceive(t *testing.T) {
 	}
 	if l.Valid(1) || !errors.Is(l.Continue(1), os.ErrClosed) || !errors.Is(l.Close(), os.ErrClosed) {
 		t.Error("a closed listener still answers")
+	}
+}
+
+// The runtime looks for processors that are kept in the kernel, after a while every 10 ms.
+func TestAWaitForANotificationKeepsNoProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	least := time.Hour
+	for range 5 {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &Listener{file: os.NewFile(uintptr(fd), "no listener"), fd: fd}
+		if err := l.open(); err != nil {
+			t.Fatal(err)
+		}
+		for began := time.Now(); time.Since(began) < 50*time.Millisecond; {
+		}
+		var begun atomic.Bool
+		ended := make(chan error)
+		go func() {
+			var n Notification
+			begun.Store(true)
+			ended <- l.Receive(&n)
+		}()
+		began := time.Now()
+		for !begun.Load() {
+			runtime.Gosched()
+		}
+		least = min(least, time.Since(began))
+		closed := l.Close()
+		if err := <-ended; !errors.Is(err, os.ErrClosed) || closed != nil {
+			t.Errorf("Receive gave %v after Close, which gave %v", err, closed)
+		}
+	}
+	if least > time.Millisecond {
+		t.Errorf("others went on %v after the wait began, not at once", least)
 	}
 }
 

@@ -1,43 +1,10 @@
 package seccomp
 
-// #include <errno.h>
-// #include <string.h>
-// #include <sys/epoll.h>
-// #include <sys/ioctl.h>
-//
-// enum { RECEIVED, STOPPED, ENDED, FAILED, BROKEN };
-//
-// /* Waits for a notification and receives it without going back to Go between
-//    the two: until it is received a signal can end the call that waits. */
-// static int agentsh_receive(int wait, int fd, int stop, void *buf, size_t size, unsigned long request, int *err)
-// {
-// 	struct epoll_event e, again = { .events = EPOLLIN | EPOLLONESHOT, .data.fd = fd };
-// 	int n, result = ENDED;
-// 	do
-// 		n = epoll_wait(wait, &e, 1, -1);
-// 	while (n < 0 && errno == EINTR);
-// 	*err = errno;
-// 	if (n < 0)
-// 		return BROKEN;
-// 	if (e.data.fd == stop)
-// 		return STOPPED;
-// 	if (e.events & EPOLLIN) {
-// 		memset(buf, 0, size); /* the kernel refuses a buffer that is not zero */
-// 		result = ioctl(fd, request, buf) < 0 ? FAILED : RECEIVED;
-// 		*err = errno;
-// 	}
-// 	if (epoll_ctl(wait, EPOLL_CTL_MOD, fd, &again) < 0) {
-// 		*err = errno;
-// 		return BROKEN; /* nobody would receive any more */
-// 	}
-// 	return result;
-// }
-import "C"
-
 import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -45,21 +12,79 @@ import (
 
 // receive waits for a notification and stores it in buf.
 func (l *Listener) receive(buf *[notificationSize]byte) error {
-	var number C.int
-	result := C.agentsh_receive(C.int(l.wait), C.int(l.fd), C.int(l.stop), unsafe.Pointer(buf), notificationSize, ioctlReceive, &number)
-	switch errno := unix.Errno(number); result {
-	case C.RECEIVED:
-		return nil
-	case C.STOPPED:
-		return os.ErrClosed
-	case C.ENDED: // EPOLLHUP: the last task that had the filter is gone
-		return io.EOF
-	case C.BROKEN:
-		return fmt.Errorf("wait for a notification: %w", errno)
-	default:
-		if errno == unix.ENOENT || errno == unix.EINTR {
-			return ErrGone
-		}
-		return fmt.Errorf("receive a notification: %w", errno)
+	w := wait{buf: buf, again: unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(l.fd)}}
+	began := time.Now()
+	w.run(uintptr(l.wait), uintptr(l.fd), uintptr(l.stop), l.soon.Load())
+	if soon := time.Since(began) < time.Millisecond; soon != l.soon.Load() {
+		l.soon.Store(soon)
 	}
+	switch {
+	case w.broken != 0:
+		return fmt.Errorf("wait for a notification: %w", w.broken)
+	case int(w.event.Fd) == l.stop:
+		return os.ErrClosed
+	case w.event.Events&unix.EPOLLIN == 0: // EPOLLHUP: the last task that had the filter is gone
+		return io.EOF
+	case w.failed == unix.ENOENT || w.failed == unix.EINTR:
+		return ErrGone
+	case w.failed != 0:
+		return fmt.Errorf("receive a notification: %w", w.failed)
+	}
+	return nil
 }
+
+// wait is one wait for a notification.
+type wait struct {
+	buf          *[notificationSize]byte // zero: the kernel refuses another one
+	event, again unix.EpollEvent
+	broken       unix.Errno // nobody would receive any more
+	failed       unix.Errno // of the notification
+}
+
+// run waits for a notification and receives it without going back to Go between the two: until
+// it is received a signal can end the call that waits.
+//
+// A thread that waits in the kernel has a processor of the Go runtime, until the runtime takes
+// it away: up to 10 ms later. If all processors are kept like that, nothing else of this process
+// goes on, and no socket is read. So the thread gives its processor up. That takes as long as a
+// wait for the next of many notifications: where one is expected soon, it gives it up only
+// after a millisecond.
+//
+//go:nosplit
+func (w *wait) run(epoll, fd, stop uintptr, soon bool) {
+	n, timeout := uintptr(0), ^uintptr(0)
+	if soon {
+		timeout = 1
+		entersyscall()
+	} else {
+		entersyscallblock()
+	}
+	for {
+		n, _, w.broken = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&w.event)), 1, timeout, 0, 0)
+		if w.broken == 0 && n == 0 {
+			timeout = ^uintptr(0)
+			exitsyscall()
+			entersyscallblock()
+		} else if w.broken != unix.EINTR {
+			break
+		}
+	}
+	if w.broken == 0 && uintptr(w.event.Fd) != stop {
+		if w.event.Events&unix.EPOLLIN != 0 {
+			_, _, w.failed = unix.RawSyscall(unix.SYS_IOCTL, fd, ioctlReceive, uintptr(unsafe.Pointer(w.buf)))
+		}
+		_, _, w.broken = unix.RawSyscall6(unix.SYS_EPOLL_CTL, epoll, unix.EPOLL_CTL_MOD, fd, uintptr(unsafe.Pointer(&w.again)), 0, 0)
+	}
+	exitsyscall()
+}
+
+// The runtime keeps these for programs that use them: go.dev/issue/67401.
+//
+//go:linkname entersyscall runtime.entersyscall
+func entersyscall()
+
+//go:linkname entersyscallblock runtime.entersyscallblock
+func entersyscallblock()
+
+//go:linkname exitsyscall runtime.exitsyscall
+func exitsyscall()
