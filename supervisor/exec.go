@@ -63,7 +63,7 @@ func (s *Session) preparation() preparation {
 	return preparation{
 		rules: r,
 		programs: programs{
-			observer: s.confined.Observer(s.init.PID()), path: strings.Split(s.cfg.Environment.Path, ":"), identify: r.known.Of,
+			observer: s.confined.Observer(s.init.PID()), path: strings.Split(s.cfg.Environment.Path, ":"), identify: r.identify,
 		},
 		env:      s.env,
 		cwd:      s.cfg.Cwd,

@@ -26,23 +26,23 @@ type loop struct {
 
 // startLoop answers the notifications of init from now on. cfg is completed by
 // the engine, the root directory and, if c emulates opens, by the function that opens
-// files below [notify.Emulated]. The loop owns root. ended is called when the
-// loop fails.
+// files below [notify.Emulated]. If there is no error the loop owns root. ended is called when
+// the loop fails.
 func startLoop(cfg notify.Config, init *launch.Init, root *os.File, c *confined, ended func(error)) (*loop, error) {
 	l := &loop{root: root, done: make(chan struct{})}
 	var err error
 	if cfg.Engine, err = openEngine(init, cfg.TraceAs, c.beside, cfg.Log); err != nil {
-		return nil, errors.Join(err, root.Close())
+		return nil, err
 	}
 	if c.plan.Emulated {
 		if l.opener, err = init.Opener(); err != nil {
-			return nil, errors.Join(err, cfg.Engine.Close(), root.Close())
+			return nil, errors.Join(err, cfg.Engine.Close())
 		}
 		cfg.Open = l.opener.Open
 	}
 	// The filter refuses whatever would give a command another root.
 	if cfg.Root, err = target.NewRoot(root); err != nil {
-		return nil, errors.Join(err, cfg.Engine.Close(), l.opener.Close(), root.Close())
+		return nil, errors.Join(err, cfg.Engine.Close(), l.opener.Close())
 	}
 	l.Loop, l.engine = notify.New(cfg), cfg.Engine.Name()
 	ctx, stop := context.WithCancel(context.Background())

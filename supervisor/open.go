@@ -138,12 +138,13 @@ func (s *Session) open(ctx context.Context) error {
 	if s.network, err = s.openNetwork(); err != nil {
 		return err
 	}
-	if err := s.startInit(ctx); err != nil {
+	root, err := s.startInit(ctx)
+	if err != nil {
 		return s.confined.missing.Explain(err, s.confined.requested)
 	}
 	reserved := threads.Reserve(reservedThreads) // with a guard: see [launch.NewInit]
 	if err := s.network.Listen(s.init); err != nil {
-		return err
+		return errors.Join(err, s.closeRoot(root))
 	}
 	s.env = newEnvironments(s.cfg, s.ID(), s.confined, s.network.Variables(s.confined.Installed(layout.CABundle)))
 	for _, name := range slices.Sorted(maps.Keys(s.cfg.Network.Vars)) {
@@ -152,7 +153,7 @@ func (s *Session) open(ctx context.Context) error {
 	if s.cfg.Environment.Identity != (wire.Identity{}) || otherOwner(s.confined.plan, s.confined.user, s.cfg.Files.Governed) {
 		s.env.network = append(s.env.network, env.Var{Name: "GIT_CONFIG_SYSTEM", Value: s.confined.Installed(layout.GitConfig)})
 	}
-	if err := s.startLoop(); err != nil {
+	if err := s.startLoop(root); err != nil {
 		return s.confined.missing.Explain(err, s.confined.requested)
 	}
 	if err := s.files.Begin(ctx, s.init.PID()); err != nil { // the loop knows the commands of its events
@@ -166,7 +167,7 @@ func (s *Session) open(ctx context.Context) error {
 	if s.confined.beside.Takes("inotify_init1") {
 		s.files.WatchedInside() // nobody says when
 	}
-	return s.journal.begin(s.cfg.Policy, s.Engine(), s.confined)
+	return errors.Join(s.journal.begin(s.cfg.Policy, s.Engine(), s.confined), s.rules.Load().ready())
 }
 
 // viewOptions describe a session to its confinement. state and store are
@@ -264,13 +265,53 @@ func unrouted(s *Session) bool {
 }
 
 // startInit starts the session init, and the file server for the paths that it
-// mounts.
-func (s *Session) startInit(ctx context.Context) error {
+// mounts. root is the root directory that commands see: as soon as it is complete the files of
+// denied programs are recorded.
+func (s *Session) startInit(ctx context.Context) (root *os.File, err error) {
 	if !s.confined.missing.Has(probe.ExecVerify) {
 		if err := probe.CanTrace(); err != nil {
-			return err
+			return nil, err
 		}
 	}
+	cfg, err := s.initConfig()
+	if err != nil {
+		return nil, err
+	}
+	if len(s.confined.plan.Governed) > 0 {
+		if s.files, err = fileserver.New(s.fileServerConfig()); err != nil {
+			return nil, err
+		}
+		defer s.files.CloseDevices()
+	}
+	cfg.Rooted = func(pid int) error {
+		if root, err = openRoot(s.confined.Root(pid)); err == nil {
+			s.rules.Store(beginRules(s.cfg.Policy, s.confined, s.deniedIn(root, pid), s.cfg.Environment.Inject))
+		}
+		return err
+	}
+	if s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount); err == nil && root == nil {
+		err = cfg.Rooted(s.init.PID()) // it has no root of its own
+	}
+	if err != nil {
+		return nil, errors.Join(s.explainEngine(err), s.closeRoot(root))
+	}
+	if traced, _ := s.init.Traced(); traced {
+		delete(s.confined.missing, probe.WaitKillable)
+	}
+	return root, nil
+}
+
+// closeRoot closes the root that startInit returned, once nothing uses it.
+func (s *Session) closeRoot(root *os.File) error {
+	_ = s.rules.Load().ready()
+	if root == nil {
+		return nil
+	}
+	return root.Close()
+}
+
+// initConfig describes the session init.
+func (s *Session) initConfig() (launch.Config, error) {
 	options := filterOptions(s.confined, s.cfg.Policy, s.network)
 	options.Connect = options.Connect || unrouted(s)
 	plan := seccomp.DefaultPlan(options)
@@ -280,39 +321,27 @@ func (s *Session) startInit(ctx context.Context) error {
 		s.confined.refusals, err = plan.Table()
 	}
 	if err != nil {
-		return err
+		return launch.Config{}, err
 	}
 	files, err := networkFiles(s.network)
 	if err == nil {
 		files.GitConfig, err = s.cfg.Environment.Identity.GitConfig(otherOwner(s.confined.plan, s.confined.user, s.cfg.Files.Governed))
 	}
 	if err != nil {
-		return err
+		return launch.Config{}, err
 	}
 	cfg, err := s.confined.Launch(s.cfg.Policy, s.confined.plan, files)
 	if err != nil {
-		return err
+		return launch.Config{}, err
 	}
 	if err := s.engineFilters(&cfg, plan, filter); err != nil {
-		return err
+		return launch.Config{}, err
 	}
 	// A tracer holds calls whatever signals come.
 	cfg.Interruptible = cfg.TraceFilter == nil && s.confined.missing.Has(probe.WaitKillable)
 	cfg.Limits = []launch.Rlimit{{Resource: limitCore}}
 	s.network.Setup(&cfg)
-	if len(s.confined.plan.Governed) > 0 {
-		if s.files, err = fileserver.New(s.fileServerConfig()); err != nil {
-			return err
-		}
-		defer s.files.CloseDevices()
-	}
-	if s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount); err != nil {
-		return s.explainEngine(err)
-	}
-	if traced, _ := s.init.Traced(); traced {
-		delete(s.confined.missing, probe.WaitKillable)
-	}
-	return nil
+	return cfg, nil
 }
 
 // filterOptions say which calls the filter of a session notifies.
@@ -359,33 +388,28 @@ func (s *Session) fileServerConfig() fileserver.Config {
 	return c
 }
 
-// startLoop answers the session's notifications from now on.
-func (s *Session) startLoop() error {
-	root, err := openRoot(s.confined.Root(s.init.PID()))
-	if err != nil {
-		return err
-	}
-	first, err := makeRules(s.cfg.Policy, s.confined, s.deniedIn(root), s.cfg.Environment.Inject)
-	if err != nil {
-		return errors.Join(err, root.Close())
-	}
-	s.rules.Store(first)
+// startLoop answers the session's notifications from now on. The loop owns root.
+func (s *Session) startLoop(root *os.File) error {
+	var err error
 	tracing := s.confined.Tracing()
 	s.loop, err = startLoop(notify.Config{
-		Rules: first.notify(), Approve: s.approvals.Ask, Emit: s.journal.emitExec, Session: s.ID(), Log: s.cfg.Log,
+		Rules: s.rules.Load().notify(), Approve: s.approvals.Ask, Emit: s.journal.emitExec, Session: s.ID(), Log: s.cfg.Log,
 		Watches:    s.files.WatchedInside,
 		Unverified: s.confined.missing.Has(probe.ExecVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
 		Network: socketCalls(s), Refusals: s.confined.refusals,
 	}, s.init, root, &s.confined, func(err error) { s.life.end(wire.CauseNotifications, err) })
-	return err
+	if err != nil {
+		return errors.Join(err, s.closeRoot(root))
+	}
+	return nil
 }
 
 // deniedIn says where the files of denied programs are looked for.
-func (s *Session) deniedIn(root *os.File) notify.Root {
+func (s *Session) deniedIn(root *os.File, init int) notify.Root {
 	r := notify.Root{Dir: root, Path: strings.Split(s.cfg.Environment.Path, ":")}
 	if dir := s.store.path(); dir != "" {
 		r.Cache = filepath.Join(dir, "programs")
-		r.Mounts = fmt.Sprintf("/proc/%d/mountinfo", s.confined.Observer(s.init.PID()))
+		r.Mounts = fmt.Sprintf("/proc/%d/mountinfo", s.confined.Observer(init))
 	}
 	return r
 }

@@ -29,7 +29,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 	if problems := f.changedBy(p); len(problems) > 0 {
 		return done, problems
 	}
-	next, err := makeRules(p, s.confined, s.deniedIn(s.loop.root), s.cfg.Environment.Inject)
+	next, err := makeRules(p, s.confined, s.deniedIn(s.loop.root, s.init.PID()), s.cfg.Environment.Inject)
 	if err != nil {
 		return done, err
 	}

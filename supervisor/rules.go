@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"agentsh/policy"
+	"agentsh/seccomp/target"
 	"agentsh/supervisor/notify"
 	"agentsh/supervisor/view"
 )
@@ -16,7 +17,7 @@ import (
 type rules struct {
 	policy   *policy.Policy
 	evaluate func(policy.Request) (policy.Decision, policy.Diagnostic) // completed by the confinement
-	known    *notify.Identities                                        // of the files of denied programs
+	known    func() (*notify.Identities, error)                        // of the files of denied programs; waits for them
 	inject   []string                                                  // NAME=value, which every program gets back
 }
 
@@ -33,11 +34,37 @@ func (r *rulesInForce) policy() *policy.Policy { return r.Load().policy }
 // programs below root, so that copies and links of them are recognised. inject is
 // env_inject of the operator.
 func makeRules(p *policy.Policy, c view.Confinement, root notify.Root, inject map[string]string) (*rules, error) {
-	known, err := notify.BuildIdentities(p.DeniedPrograms(), root)
-	if err != nil {
+	r := beginRules(p, c, root, inject)
+	if err := r.ready(); err != nil {
 		return nil, err
 	}
-	return &rules{policy: p, evaluate: c.Evaluate(p), known: known, inject: nestedInject(p, c, inject)}, nil
+	return r, nil
+}
+
+// beginRules are rules that record the files of denied programs beside the caller, which calls
+// ready before the first command, and before it closes root.
+func beginRules(p *policy.Policy, c view.Confinement, root notify.Root, inject map[string]string) *rules {
+	known := sync.OnceValues(func() (*notify.Identities, error) { return notify.BuildIdentities(p.DeniedPrograms(), root) })
+	go known()
+	return &rules{policy: p, evaluate: c.Evaluate(p), known: known, inject: nestedInject(p, c, inject)}
+}
+
+// ready waits until the files of denied programs are recorded.
+func (r *rules) ready() error {
+	if r.known == nil {
+		return nil // no command can run yet
+	}
+	_, err := r.known()
+	return err
+}
+
+// identify says which denied programs a file is.
+func (r *rules) identify(h *target.Handle) (notify.FileIdentity, error) {
+	known, err := r.known()
+	if err != nil {
+		return notify.FileIdentity{}, err
+	}
+	return known.Of(h)
 }
 
 // nestedInject are the injected variables that every program gets back at its
@@ -62,7 +89,7 @@ func nestedInject(p *policy.Policy, c view.Confinement, inject map[string]string
 
 // notify is what the notification loop needs of the rules.
 func (r *rules) notify() notify.Rules {
-	return notify.Rules{Evaluate: r.evaluate, Prompt: true, Identify: r.known.Of, Inject: r.inject, EvaluateRead: r.evaluateRead}
+	return notify.Rules{Evaluate: r.evaluate, Prompt: true, Identify: r.identify, Inject: r.inject, EvaluateRead: r.evaluateRead}
 }
 
 // evaluateRead decides on reading a file below [notify.Emulated], by the rules

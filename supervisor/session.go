@@ -260,6 +260,7 @@ func (s *Session) Close() error {
 	errs = append(errs, s.network.Close())
 	if s.loop != nil {
 		s.loop.end()
+		_ = s.rules.Load().ready() // it uses the loop's root; [Open] has returned its error
 		errs = append(errs, s.files.Drain(), s.journal.end(s.life.why()), s.loop.close())
 	}
 	var changes changeParts

@@ -2,9 +2,13 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/testenv"
 )
@@ -31,5 +35,19 @@ func TestTheStateOfASessionIsNotInItsWorkspace(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// They are recorded beside the start, and a start that fails waits for that, too.
+func TestNoSessionBeginsWithoutTheFilesOfDeniedPrograms(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	cfg, _ := testConfig(t, testPolicy)
+	cfg.Environment.Path += ":/" + strings.Repeat("x", 300) // no name is that long
+	s, err := Open(context.Background(), cfg)
+	if err == nil {
+		err = s.Close()
+	}
+	if !errors.Is(err, unix.ENAMETOOLONG) {
+		t.Errorf("the session began: %v", err)
 	}
 }

@@ -34,6 +34,9 @@ type Config struct {
 	// Unjudged says that there is no engine. Filter then has refusals only, and is loaded
 	// where another filter does not forbid that.
 	Unjudged bool
+	// Rooted is called when the root that commands see is complete, before anything of theirs
+	// runs. pid is the init. It is not called without namespaces. Nil: nobody needs to know.
+	Rooted func(pid int) error
 	// Beside is called where commands are traced: a listener of another supervisor, which may
 	// be above, takes calls away from a tracer. It returns the filter to load instead of
 	// TraceFilter. known: the kernel reports such a listener. Nil: TraceFilter is loaded,

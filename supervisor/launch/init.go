@@ -73,7 +73,7 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 		return nil, fmt.Errorf("start session init: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = i.control.SetReadDeadline(time.Unix(1, 0)) })
-	err = i.handshake(file, onFUSE, c.Beside)
+	err = i.handshake(file, onFUSE, &c)
 	err = errors.Join(err, i.setup.probing.close())
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -162,7 +162,7 @@ func (u *User) namespace(a *syscall.SysProcAttr) {
 }
 
 // handshake sends the setup and serves the init until it is ready.
-func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error, beside func(bool) ([]byte, error)) error {
+func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error, c *Config) error {
 	if err := send(i.control, []byte{msgSetup}, setup); err != nil {
 		return fmt.Errorf("send setup: %w", err)
 	}
@@ -174,12 +174,16 @@ func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error, be
 		switch m.kind {
 		case msgReady:
 			return i.setup.check()
+		case msgRoot:
+			if c.Rooted != nil {
+				err = c.Rooted(i.PID())
+			}
 		case msgProbes:
 			err = i.setup.addProofs(m.data)
 		case msgFUSE:
 			err = i.mountFUSE(m, onFUSE)
 		case msgBeside:
-			err = i.sendFilter(m, beside)
+			err = i.sendFilter(m, c.Beside)
 		default:
 			err = i.setup.add(m)
 		}

@@ -22,6 +22,7 @@ enum {
 	MSG_UNJUDGED = 'U', /* u32 errno of the filter: 0: loaded */
 	MSG_BESIDE = 'B',   /* commands are traced; one byte: the kernel reports another listener */
 	MSG_PROBES = 'P',   /* {u32 errno, u8 length, name}... */
+	MSG_ROOT = 'O',   /* the new root is complete, and nothing is mounted any more */
 	MSG_READY = 'R',
 	MSG_EXIT = 'X',  /* struct exit_msg */
 	MSG_TREE = 'T',  /* u64 serial, u32 pid... */

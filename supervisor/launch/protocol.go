@@ -24,6 +24,7 @@ const (
 	msgBeside   = 'B'
 	msgUnjudged = 'U'
 	msgProbes   = 'P'
+	msgRoot     = 'O'
 	msgReady    = 'R'
 	msgExit     = 'X'
 	msgTree     = 'T'

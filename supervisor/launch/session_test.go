@@ -66,6 +66,32 @@ func TestWhatACommandSeesOfItsSession(t *testing.T) {
 	})
 }
 
+func TestTheRootIsCompleteWhenItIsReported(t *testing.T) {
+	both(t, func(t *testing.T) {
+		mounts := func(pid int) string {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+			if err != nil {
+				t.Error(err)
+			}
+			return string(text)
+		}
+		c := config(t)
+		var reported []string
+		c.Rooted = func(pid int) error {
+			reported = append(reported, mounts(pid))
+			return nil
+		}
+		s := start(t, c)
+		if now := mounts(s.PID()); len(reported) != 1 || reported[0] != now {
+			t.Errorf("the root was reported with these mounts:\n%s\nnow it has these:\n%s", strings.Join(reported, "\nand "), now)
+		}
+		c.Rooted = func(int) error { return os.ErrInvalid }
+		if _, err := launch.NewInit(context.Background(), c, nil); !errors.Is(err, os.ErrInvalid) {
+			t.Errorf("a session began whose root nobody takes: %v", err)
+		}
+	})
+}
+
 func TestStartNamesTheStepThatFailed(t *testing.T) {
 	both(t, func(t *testing.T) {
 		s := start(t, config(t))

@@ -25,6 +25,14 @@ static void limit(struct reader *r)
 	}
 }
 
+/* Tells the supervisor that the root is complete. What follows mounts nothing. */
+static void report_root(void)
+{
+	const uint8_t msg = MSG_ROOT;
+	if (send_msg(FD_CONTROL, &msg, 1, NULL, 0) < 0)
+		die(errno, "report the new root", "");
+}
+
 static void run_op(uint32_t op, struct reader *r)
 {
 	const char *text;
@@ -46,6 +54,7 @@ static void run_op(uint32_t op, struct reader *r)
 		return;
 	case OP_PIVOT:
 		pivot();
+		report_root();
 		return;
 	case OP_RLIMIT:
 		limit(r);
