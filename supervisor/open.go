@@ -283,17 +283,20 @@ func (s *Session) startInit(ctx context.Context) (root *os.File, err error) {
 		}
 		defer s.files.CloseDevices()
 	}
-	cfg.Rooted = func(pid int) error {
-		if root, err = openRoot(s.confined.Root(pid)); err == nil {
+	var unopened error // an init that has ended says why itself
+	cfg.Rooted = func(pid int) {
+		if root, unopened = openRoot(s.confined.Root(pid)); unopened == nil {
 			s.rules.Store(beginRules(s.cfg.Policy, s.confined, s.deniedIn(root, pid), s.cfg.Environment.Inject))
 		}
-		return err
 	}
-	if s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount); err == nil && root == nil {
-		err = cfg.Rooted(s.init.PID()) // it has no root of its own
-	}
-	if err != nil {
+	if s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount); err != nil {
 		return nil, errors.Join(s.explainEngine(err), s.closeRoot(root))
+	}
+	if root == nil && unopened == nil {
+		cfg.Rooted(s.init.PID()) // it has no root of its own
+	}
+	if unopened != nil {
+		return nil, unopened
 	}
 	if traced, _ := s.init.Traced(); traced {
 		delete(s.confined.missing, probe.WaitKillable)

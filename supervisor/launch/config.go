@@ -35,8 +35,9 @@ type Config struct {
 	// where another filter does not forbid that.
 	Unjudged bool
 	// Rooted is called when the root that commands see is complete, before anything of theirs
-	// runs. pid is the init. It is not called without namespaces. Nil: nobody needs to know.
-	Rooted func(pid int) error
+	// runs. pid is the init, which may have ended. It is not called without namespaces. Nil:
+	// nobody needs to know.
+	Rooted func(pid int)
 	// Beside is called where commands are traced: a listener of another supervisor, which may
 	// be above, takes calls away from a tracer. It returns the filter to load instead of
 	// TraceFilter. known: the kernel reports such a listener. Nil: TraceFilter is loaded,

@@ -176,7 +176,7 @@ func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error, c 
 			return i.setup.check()
 		case msgRoot:
 			if c.Rooted != nil {
-				err = c.Rooted(i.PID())
+				c.Rooted(i.PID())
 			}
 		case msgProbes:
 			err = i.setup.addProofs(m.data)

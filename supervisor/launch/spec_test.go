@@ -41,7 +41,7 @@ func try(t *testing.T, c *Config, b []byte) error {
 		t.Fatal(err)
 	}
 	defer i.abandon()
-	return i.handshake(f, nil, nil)
+	return i.handshake(f, nil, c)
 }
 
 func TestASetupThatIsCutShortIsRefused(t *testing.T) {
