@@ -9,7 +9,7 @@ STATIC   := -trimpath -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode extern
 SANDBOX  := $(GO) build $(STATIC)
 # Kernel tests need root; the build does not.
 AS_ROOT   = $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
-CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)'
 
 .PHONY: all alike learn ordinary ordinary-check services help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes beside trace agents inspector conformance blaxel soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test fresh places platforms kernels arm64 suites suites-smoke clean

@@ -8,13 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"agentsh/internal/text"
 	sdklog "go.opentelemetry.io/otel/sdk/log"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"google.golang.org/protobuf/proto"
-
-	"agentsh/internal/text"
 )
 
 // Bounds of the queue.
@@ -160,11 +158,11 @@ func (q *queue) deliver(items []item) {
 		}
 	}
 	if len(logs) > 0 {
-		rejected, err := q.try("logs", logsData(logs))
+		rejected, err := q.try("logs", func(ctx context.Context) error { return q.client.logs.Export(ctx, logs) })
 		q.note(items, false, rejected, err)
 	}
 	if len(spans) > 0 {
-		rejected, err := q.try("traces", tracesData(spans))
+		rejected, err := q.try("traces", func(ctx context.Context) error { return q.client.spans.ExportSpans(ctx, spans) })
 		q.note(items, true, rejected, err)
 	}
 }
@@ -193,13 +191,13 @@ func (q *queue) note(items []item, spans bool, rejected int64, err error) {
 
 // try sends a request. It is sent again if the collector cannot be reached or asks for it, unless
 // somebody waits for the end.
-func (q *queue) try(signal string, m proto.Message) (rejected int64, err error) {
+func (q *queue) try(signal string, export func(context.Context) error) (rejected int64, err error) {
 	began := time.Now()
 	for delay := retryFirst; ; delay = min(2*delay, retryMost) {
 		q.mu.Lock()
 		q.busy = began
 		q.mu.Unlock()
-		rejected, err = q.client.post(q.ctx, signal, m)
+		rejected, err = q.client.post(q.ctx, signal, export)
 		q.mu.Lock()
 		urgent := q.urgent
 		q.mu.Unlock()
@@ -312,7 +310,8 @@ func (watched) Aggregation(k sdkmetric.InstrumentKind) sdkmetric.Aggregation {
 
 func (w watched) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
 	why := ""
-	if _, err := w.queue.client.post(ctx, "metrics", metricsData(m)); err != nil {
+	export := func(ctx context.Context) error { return w.queue.client.metrics.Export(ctx, m) }
+	if _, err := w.queue.client.post(ctx, "metrics", export); err != nil {
 		why = cause(err) // not again: the next ones have these counts
 	}
 	w.queue.mu.Lock()

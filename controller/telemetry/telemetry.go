@@ -72,7 +72,10 @@ func New(c Config) (*Exporter, error) {
 	// The SDK reports by global functions, and would write to standard error.
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
-	e := &Exporter{batch: c.Batch, to: shown(at), runs: map[trace.TraceID]*tally{}, client: newClient(at, c.Headers)}
+	e := &Exporter{batch: c.Batch, to: shown(at), runs: map[trace.TraceID]*tally{}}
+	if e.client, err = newClient(at, c.Headers); err != nil {
+		return nil, fmt.Errorf("collector %s: %w", e.to, err)
+	}
 	of := resource.NewSchemaless(
 		attribute.String("service.name", "agentctl"), attribute.String("service.version", clean(c.Version)),
 	)

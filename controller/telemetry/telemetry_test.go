@@ -99,8 +99,42 @@ func (c *collector) checkSpans(trace string) {
 			c.t.Errorf("the span of %s is %v", name, s)
 		}
 	}
-	if c.spans[1].Status.GetMessage() != "the agent failed" || c.spans[0].Status != nil {
+	if c.spans[1].Status.GetMessage() != "the agent failed" || c.spans[0].Status.GetCode() != 0 {
 		c.t.Errorf("statuses %v and %v", c.spans[0].Status, c.spans[1].Status)
+	}
+}
+
+// The exporters read variables of the environment. What --otlp and its headers say is what holds: others
+// would lead a token elsewhere, or make a protocol that was not asked for.
+func TestTheEnvironmentDecidesNothing(t *testing.T) {
+	stranger := newCollector(t, func(_ http.ResponseWriter, r *http.Request) bool {
+		t.Errorf("a request to another collector: %s", r.URL)
+		return true
+	})
+	for name, value := range map[string]string{
+		"ENDPOINT": stranger.URL, "HEADERS": "x-other=1,authorization=other", "PROTOCOL": "http/json", "COMPRESSION": "none", "TIMEOUT": "1",
+		"CERTIFICATE": "/does/not/exist", "CLIENT_CERTIFICATE": "/does/not/exist", "CLIENT_KEY": "/does/not/exist", "INSECURE": "false",
+		"METRICS_TEMPORALITY_PREFERENCE": "delta", "METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "base2_exponential_bucket_histogram",
+	} {
+		t.Setenv("OTEL_EXPORTER_OTLP_"+name, value)
+		for _, signal := range []string{"LOGS_", "TRACES_", "METRICS_"} {
+			t.Setenv("OTEL_EXPORTER_OTLP_"+signal+name, value)
+		}
+	}
+	c := newCollector(t, nil)
+	url := strings.Replace(c.URL, "http://", "http://ada:secret@", 1) + "/base"
+	if said, sum := export(t, Config{URL: url}, denied(1)); said.Sent != 4 || sum.String() != "" {
+		t.Errorf("the result says %+v, the summary %q", said, sum)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.metrics["agentsh.run.duration"].GetHistogram().GetDataPoints()) != 1 {
+		t.Errorf("counts %v", c.metrics)
+	}
+	for _, h := range c.headers {
+		if h.Get("X-Other") != "" || h.Get("Authorization") != "Basic YWRhOnNlY3JldA==" {
+			t.Errorf("headers %v", h)
+		}
 	}
 }
 
