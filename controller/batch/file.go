@@ -24,6 +24,10 @@ const (
 	maxAttempts = 100
 	maxTokens   = 1_000_000_000_000_000
 	maxDollars  = 1_000_000_000
+
+	maxExclusions = 1000
+	maxTexts      = 16 << 20 // bytes of the texts of all runs: those that runs share count for each
+	entryBytes    = 64       // of an entry of a map, besides its texts
 )
 
 // Spec is what a batch does. It is stored with the batch.

@@ -93,12 +93,20 @@ func readMatrix(r *reader, n *strictyaml.Node, s *Spec) {
 	if !object(r, n, "matrix", matrixKeys, &m) || r.problems.HasErrors() {
 		return
 	}
-	size := len(m.harnesses) * len(m.repos)
-	for _, d := range m.vars {
-		if size *= len(d.values); size > maxRuns {
+	size := 1
+	for _, dimension := range append([]int{len(m.harnesses), len(m.repos)}, sizes(m.vars)...) {
+		if size *= dimension; size > maxRuns {
 			r.Fail(n, "write several batches", "the matrix has more than %d runs", maxRuns)
 			return
 		}
+	}
+	if len(m.exclude) > maxExclusions {
+		r.Fail(strictyaml.Value(n, "exclude"), "write the runs as a list", "%d exclusions, at most %d", len(m.exclude), maxExclusions)
+		return
+	}
+	if one := m.largest(); size*one > maxTexts {
+		r.tooMuch(n)
+		return
 	}
 	used := make([]bool, len(m.exclude))
 	for _, h := range m.harnesses {
@@ -118,6 +126,33 @@ func readMatrix(r *reader, n *strictyaml.Node, s *Spec) {
 			r.Fail(strictyaml.Value(n, "exclude").Content[i], "write values as the matrix has them", "the matrix has no such run")
 		}
 	}
+}
+
+func sizes(all []dimension) []int {
+	out := make([]int, len(all))
+	for i, d := range all {
+		out[i] = len(d.values)
+	}
+	return out
+}
+
+// largest is the size of the texts of a run of the matrix, in bytes. No run has more.
+func (m *matrix) largest() int {
+	most := func(all []located) (n int) {
+		for _, l := range all {
+			n = max(n, len(l.text))
+		}
+		return n
+	}
+	size := most(m.harnesses) + most(m.repos) + sizeOf(m.labels)
+	for _, d := range m.vars {
+		n := 0
+		for _, v := range d.values {
+			n = max(n, len(v))
+		}
+		size += entryBytes + len(d.name) + n
+	}
+	return size
 }
 
 // each calls do with every combination of the variables from a dimension on.

@@ -71,7 +71,7 @@ func Read(name string, data []byte) (*Spec, harness.Problems) {
 	if ps.HasErrors() {
 		return nil, ps.Sorted()
 	}
-	s.complete(r, name)
+	s.complete(r, root, name)
 	if ps.HasErrors() {
 		return nil, ps.Sorted()
 	}
@@ -95,7 +95,7 @@ func (r *reader) check(root *strictyaml.Node, s *Spec) {
 }
 
 // complete sets what follows from the name of the file, and the names of runs.
-func (s *Spec) complete(r *reader, file string) {
+func (s *Spec) complete(r *reader, root *strictyaml.Node, file string) {
 	dir, stem := ".", "batch"
 	if file != Stdin {
 		dir, stem = filepath.Dir(file), stemOf(file)
@@ -108,12 +108,36 @@ func (s *Spec) complete(r *reader, file string) {
 	} else {
 		s.Out = below(dir, s.Out)
 	}
+	size, shared := 0, sizeOf(s.vars)+sizeOf(s.Labels)+2*len(dir)
+	for i := range s.Items {
+		one := &s.Items[i]
+		size += shared + len(one.Harness) + len(one.Repo) + sizeOf(one.Vars) + sizeOf(one.Labels)
+	}
+	if size > maxTexts {
+		r.tooMuch(root)
+		return
+	}
 	for i := range s.Items {
 		one := &s.Items[i]
 		one.Harness, one.Repo = below(dir, one.Harness), below(dir, one.Repo)
 		one.Vars, one.Labels = merged(s.vars, one.Vars), merged(s.Labels, one.Labels)
 	}
 	s.nameItems(r)
+}
+
+// sizeOf is the size of variables or labels in bytes.
+func sizeOf(all map[string]string) int {
+	n := 0
+	for name, value := range all {
+		n += entryBytes + len(name) + len(value)
+	}
+	return n
+}
+
+// tooMuch reports a file that makes more text than a batch may have.
+func (r *reader) tooMuch(n *strictyaml.Node) {
+	r.Fail(n, "write several batches, or put long texts into files of the harness",
+		"the paths, variables and labels of all runs have more than %d MB", maxTexts>>20)
 }
 
 // below is a path relative to a directory.
@@ -270,8 +294,9 @@ func (s *Spec) unused() harness.Problems {
 	if len(s.Items) == 0 {
 		return nil
 	}
-	has := func(of func(Item) string, name string) bool {
-		return slices.ContainsFunc(s.Items, func(i Item) bool { return of(i) == name })
+	backends, models := map[string]bool{}, map[string]bool{}
+	for i := range s.Items {
+		backends[s.Items[i].Backend], models[s.Items[i].Provider] = true, true
 	}
 	warn := func(kind, name, hint string) {
 		ps = append(ps, harness.Problem{
@@ -280,12 +305,12 @@ func (s *Spec) unused() harness.Problems {
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Caps.Backends)) {
-		if !has(func(i Item) string { return i.Backend }, name) {
+		if !backends[name] {
 			warn("backends", name, "")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Caps.Models)) {
-		if !has(func(i Item) string { return i.Provider }, name) {
+		if !models[name] {
 			warn("models", name, "a provider is that of the runtime, or the part of model before a slash")
 		}
 	}

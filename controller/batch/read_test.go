@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/controller/harness"
 )
@@ -111,6 +114,47 @@ func TestMistakesOfABatchHaveTheirPlaces(t *testing.T) {
 			t.Errorf("%.80q:\n%v\nwant %s", text, ps, want)
 		}
 	}
+}
+
+// A file of 4 MB can ask for more runs, and more texts in them, than a machine has memory for. It is refused before
+// they are made.
+func TestFilesThatGrowAreRefusedEarly(t *testing.T) {
+	list := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	for text, want := range map[string]string{
+		"matrix: {harness: [" + list(50_000, "h%d, ") + "], repo: [" + list(50_000, "r%d, ") + "]}":                 "the matrix has more than 10000 runs",
+		"matrix: {harness: [" + list(10_001, "h%d, ") + "], repo: r}":                                               "the matrix has more than 10000 runs",
+		"runs: [" + list(10_001, "{harness: h, repo: r%d}, ") + "]":                                                 "the batch has 10001 runs, at most 10000",
+		"vars: {" + list(20_000, "V%d: x, ") + "}\nmatrix: {harness: h, repo: [" + list(5000, "r%d, ") + "]}":       "the paths, variables and labels of all runs have more than 16 MB",
+		"labels: {" + list(20_000, "V%d: x, ") + "}\nmatrix: {harness: h, repo: [" + list(5000, "r%d, ") + "]}":     "the paths, variables and labels of all runs have more than 16 MB",
+		"vars: {V: " + strings.Repeat("x", 60_000) + "}\nmatrix: {harness: h, repo: [" + list(5000, "r%d, ") + "]}": "the paths, variables and labels of all runs have more than 16 MB",
+		"matrix: {harness: h, repo: [" + list(200, "r%d, ") + "], labels: {" + list(5000, "V%d: x, ") + "}}":        "the paths, variables and labels of all runs have more than 16 MB",
+		"matrix: {harness: h, repo: [" + list(5000, "r%d, ") + "], exclude: [" + list(5000, "{repo: r%d}, ") + "]}": "5000 exclusions, at most 1000",
+	} {
+		began := cpuTime(t)
+		s, ps := Read("fix.yaml", []byte(text))
+		if s != nil || !strings.Contains(ps.Error(), want) {
+			t.Errorf("%.60q: %.300v\nwant %s", text, ps, want)
+		}
+		if took := cpuTime(t) - began; took > 10*time.Second {
+			t.Errorf("%.60q took %s", text, took)
+		}
+	}
+}
+
+// cpuTime is the processor time of this process.
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func TestHarnessesAndRepositoriesAreCheckedOnce(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentsh/controller"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
@@ -31,6 +33,7 @@ type Options struct {
 	// Deadline and Budget of a resumed batch, in the place of those of its file.
 	Deadline time.Duration // from now; 0: that of the file
 	Budget   Budget        // zero fields: those of the file
+	Once     bool          // [Start] makes no second batch of a file
 
 	// Of tests.
 	run, takeOver func(context.Context, controller.Options, string) (controller.Result, error)
@@ -110,10 +113,7 @@ type stop struct {
 func Start(o Options, s Stored) (*Batch, error) {
 	s.Version, s.Created = 1, time.Now().UTC()
 	s.ID = idPrefix + record.NewRunID(s.Created)
-	if err := checkOut(o.State, s.Spec); err != nil {
-		return nil, err
-	}
-	path, lock, err := makeDir(o.State, s)
+	path, lock, err := makeFirst(o, s)
 	if err != nil {
 		return nil, err
 	}
@@ -138,20 +138,35 @@ func Resume(o Options, id string) (*Batch, error) {
 	return b, nil
 }
 
-// checkOut rejects results at the place of those of a batch that goes on.
-func checkOut(state statedir.Dir, s Spec) error {
-	out, err := filepath.Abs(s.Out)
-	if err != nil {
-		return err
+// makeFirst makes the directory of a new batch, unless another one has its results in the same place, or is
+// the one that [Options].Once means.
+func makeFirst(o Options, s Stored) (path string, lock *os.File, err error) {
+	if err := os.MkdirAll(o.State.Batches(), 0o700); err != nil {
+		return "", nil, fmt.Errorf("make batch: %w", err)
 	}
-	all, err := List(state)
-	for _, v := range all {
-		if other := v.Out; v.Live && (other == out || !filepath.IsAbs(other) && filepath.Join(v.Dir, other) == out) {
-			return fmt.Errorf("batch %s of process %d has its results in %s: name another directory with --out", v.ID, v.Process, s.Out)
+	if s.Dir == "" {
+		if s.Dir, err = os.Getwd(); err != nil {
+			return "", nil, err
 		}
 	}
-	_ = err // a batch that cannot be read is not live
-	return nil
+	starting, err := statedir.TakeLock(filepath.Join(o.State.Batches(), startFile), unix.LOCK_EX)
+	if err != nil {
+		return "", nil, fmt.Errorf("make batch: %w", err)
+	}
+	defer starting.Close()
+	all, err := List(o.State)
+	if v := ofFile(all, s); v != nil && o.Once {
+		return "", nil, fmt.Errorf("batch %s of the same file has just been made: %w", v.ID, &InUse{v.Process})
+	}
+	if err != nil && o.Once {
+		return "", nil, err
+	}
+	for _, v := range all { // one that cannot be read is not live
+		if v.Live && v.absolute(v.Out) == s.absolute(s.Out) {
+			return "", nil, fmt.Errorf("batch %s of process %d has its results in %s: name another directory with --out", v.ID, v.Process, s.Out)
+		}
+	}
+	return makeDir(o.State, s)
 }
 
 func newBatch(o Options, path string, lock *os.File) (*Batch, error) {

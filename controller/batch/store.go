@@ -27,6 +27,9 @@ const (
 	workDir     = "work" // of the process that works on it
 )
 
+// startFile, beside the directories, is locked while a batch is made: two that start together see each other.
+const startFile = "start"
+
 // Stored is what is stored of a batch when it is made.
 type Stored struct {
 	Version int       `json:"version"` // 1
@@ -38,6 +41,9 @@ type Stored struct {
 	Dir     string    `json:"dir"`     // current directory
 	Spec
 }
+
+// maxSpec bounds what is stored of a batch, in bytes: JSON makes six of some.
+const maxSpec = 8 * maxTexts
 
 // Latest is the name of the batch that was made last.
 const Latest = "latest"
@@ -109,7 +115,7 @@ func lastProcess(path string) int {
 func readStored(path string) (Stored, error) {
 	var s Stored
 	file := filepath.Join(path, specFile)
-	data, err := record.ReadFile(file, 64<<20)
+	data, err := record.ReadFile(file, maxSpec)
 	if err != nil {
 		return s, fmt.Errorf("read batch: %w", err)
 	}
@@ -174,15 +180,29 @@ func Find(state statedir.Dir, name string) (*View, error) {
 	return open(state, found[0])
 }
 
-// OfFile finds the newest batch of a file with a digest; nil: there is none.
-func OfFile(state statedir.Dir, digest string) (*View, error) {
+// OfFile finds the newest batch of a file with a digest, in a directory; nil: there is none. Another file with the same
+// text is another batch: its paths lead elsewhere.
+func OfFile(state statedir.Dir, file, dir, digest string) (*View, error) {
 	all, err := List(state)
+	return ofFile(all, Stored{File: file, Dir: dir, Digest: digest}), err
+}
+
+// ofFile is the first of some batches with the file of another one; nil: there is none.
+func ofFile(all []*View, s Stored) *View {
 	for _, v := range all {
-		if v.Digest == digest {
-			return v, nil
+		if v.Digest == s.Digest && v.absolute(v.File) == s.absolute(s.File) {
+			return v
 		}
 	}
-	return nil, err
+	return nil
+}
+
+// absolute is a path of a batch.
+func (s Stored) absolute(path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(s.Dir, path)
 }
 
 func names(state statedir.Dir) ([]string, error) {

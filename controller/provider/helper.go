@@ -209,5 +209,5 @@ func (p Printed) Due() time.Time {
 	if p.Expires.IsZero() {
 		return time.Time{}
 	}
-	return p.Got.Add(p.Expires.Sub(p.Got) * 3 / 4)
+	return p.Got.Add(p.Expires.Sub(p.Got) / 4 * 3) // a length of time has room for 292 years
 }

@@ -116,6 +116,12 @@ func TestValuesAreRenewedBeforeTheirEnd(t *testing.T) {
 	if due := (Printed{Got: now, Expires: now.Add(time.Hour)}).Due(); due != now.Add(45*time.Minute) {
 		t.Errorf("due %s", due.Sub(now))
 	}
+	for _, year := range []int{2100, 2150, 2200, 2400, 9999} { // a helper may say never like this
+		expires := time.Date(year, 12, 31, 0, 0, 0, 0, time.UTC)
+		if due := (Printed{Got: now, Expires: expires}).Due(); due.Before(now.Add(24*time.Hour)) || due.After(expires) {
+			t.Errorf("values until %d are due at %s", year, due)
+		}
+	}
 	if due := (Printed{Got: now}).Due(); !due.IsZero() {
 		t.Errorf("due %s", due)
 	}

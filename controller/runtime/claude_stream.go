@@ -80,10 +80,7 @@ type claudeUsage struct {
 }
 
 func (u claudeUsage) add(to *Usage) {
-	to.Input += u.Input
-	to.Output += u.Output
-	to.CacheRead += u.CacheRead
-	to.CacheWrite += u.CacheWrite
+	to.Add(Usage{Input: u.Input, Output: u.Output, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite})
 }
 
 // claudeLine is one line of the stream.
@@ -219,7 +216,8 @@ func (p *claudeParser) result(l claudeLine) {
 	for _, d := range l.Denials {
 		p.emitText(Event{Kind: EventError, Text: "permission denied: " + Clean(d.Tool) + " " + inputText(d.Input)})
 	}
-	u := Usage{Model: p.part.Model, Turns: l.Turns, CostUSD: l.Cost}
+	u := Usage{Model: p.part.Model}
+	u.Add(Usage{Turns: l.Turns, CostUSD: l.Cost})
 	l.Usage.add(&u)
 	if !p.ended {
 		p.emitText(Event{Kind: EventUsage, Usage: &u})

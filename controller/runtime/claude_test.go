@@ -261,3 +261,31 @@ func TestADefinitionThatConfiguresClaudeIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A program in a sandbox may say anything of what it used. The sums of a batch, and so its budget, hold nevertheless.
+func TestUsageThatIsReportedWrongSpoilsNoSum(t *testing.T) {
+	const most = 1<<63 - 1
+	sum := Usage{Turns: 2, Input: 100, Output: 10, CacheRead: 5, CacheWrite: 5, CostUSD: 1}
+	for _, bad := range []Usage{
+		{Turns: -5, Input: -50, Output: -1 << 63, CacheRead: -1, CacheWrite: -1, CostUSD: -100},
+		{Turns: most, Input: most, Output: most, CacheRead: most, CacheWrite: most, CostUSD: 1e300},
+	} {
+		for range 3 {
+			before := sum
+			sum.Add(bad)
+			if sum.Tokens() < before.Tokens() || sum.Turns < before.Turns || sum.Input < before.Input || sum.CostUSD < before.CostUSD {
+				t.Errorf("%+v and %+v are %+v, %d tokens", before, bad, sum, sum.Tokens())
+			}
+		}
+	}
+	line := `{"type":"result","subtype":"success","num_turns":-3,"total_cost_usd":-1,"usage":{"input_tokens":-500,"output_tokens":9223372036854775807}}` + "\n"
+	var last *Usage
+	for _, e := range parse(claude{}, line, 1<<20) {
+		if e.Usage != nil {
+			last = e.Usage
+		}
+	}
+	if last == nil || last.Input != 0 || last.Turns < 0 || last.Output <= 0 || last.Tokens() < last.Output || last.CostUSD != 0 {
+		t.Errorf("the usage is %+v", last)
+	}
+}

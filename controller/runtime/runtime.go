@@ -211,16 +211,23 @@ type Usage struct {
 // a number.
 const maxCost = 1e9
 
-// Add adds v to u. The model becomes that of v, if v names one.
+// maxCount is the highest number of a count. The sum of the four kinds of tokens stays a number.
+const maxCount = 1 << 60
+
+// Add adds v to u. The model becomes that of v, if v names one. No count becomes smaller, whatever a
+// program has reported.
 func (u *Usage) Add(v Usage) {
 	if v.Model != "" {
 		u.Model = v.Model
 	}
-	u.Turns += v.Turns
-	u.Input += v.Input
-	u.Output += v.Output
-	u.CacheRead += v.CacheRead
-	u.CacheWrite += v.CacheWrite
+	add := func(to *int64, n int64) { *to = min(*to, maxCount) + min(max(n, 0), maxCount-min(*to, maxCount)) }
+	turns := int64(u.Turns)
+	add(&turns, int64(v.Turns))
+	u.Turns = int(turns)
+	add(&u.Input, v.Input)
+	add(&u.Output, v.Output)
+	add(&u.CacheRead, v.CacheRead)
+	add(&u.CacheWrite, v.CacheWrite)
 	if v.CostUSD > 0 && v.CostUSD < maxCost {
 		u.CostUSD += v.CostUSD
 	}

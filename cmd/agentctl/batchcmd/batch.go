@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -110,7 +111,7 @@ func (f *batchFlags) check() error {
 		return fmt.Errorf("--deadline %s: a time from now", f.deadline)
 	case f.tokens < 0:
 		return fmt.Errorf("--budget-tokens %d: a number of tokens", f.tokens)
-	case f.usd < 0:
+	case f.usd < 0 || math.IsNaN(f.usd) || math.IsInf(f.usd, 0):
 		return fmt.Errorf("--budget-usd %v: a number of US dollars", f.usd)
 	}
 	return nil
@@ -142,8 +143,12 @@ func (f *batchFlags) start(ctx context.Context, file string, cmd *cobra.Command)
 	if f.dryRun {
 		return printSpec(cmd.OutOrStdout(), spec, f.json)
 	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
 	if f.once {
-		v, err := batch.OfFile(base.State, digest)
+		v, err := batch.OfFile(base.State, file, dir, digest)
 		switch {
 		case err != nil:
 			return &output.Failure{Code: controller.ExitSandbox, Err: err}
@@ -153,10 +158,6 @@ func (f *batchFlags) start(ctx context.Context, file string, cmd *cobra.Command)
 		case v != nil:
 			return f.goOn(ctx, v, cmd)
 		}
-	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return err
 	}
 	endExport, err := f.run.Export(&base, true, cmd.ErrOrStderr())
 	if err != nil {
@@ -191,7 +192,7 @@ type batchOptions struct {
 // options makes the options of a batch from those that all of its runs have.
 func (f *batchFlags) options(base controller.Options, places map[string]sandbox.Backend) *batchOptions {
 	return &batchOptions{Options: batch.Options{
-		State: base.State, Deadline: f.deadline, Budget: batch.Budget{Tokens: f.tokens, USD: f.usd},
+		State: base.State, Once: f.once, Deadline: f.deadline, Budget: batch.Budget{Tokens: f.tokens, USD: f.usd},
 		Prepare: func(one batch.Item) (controller.Options, error) {
 			o := base
 			o.Harness, o.Repo, o.Environ = one.Harness, one.Repo, withVars(base.Environ, one.Vars)
