@@ -75,7 +75,8 @@ func TestTheExamplesOfBatchesLoad(t *testing.T) {
 // TestTheServerOfTheExampleApproves runs an agent whose questions examples/approvals/server.py answers.
 func TestTheServerOfTheExampleApproves(t *testing.T) {
 	testenv.Need(t, testenv.Program("/usr/bin/python3"))
-	p := newFixture(t, `touch "$AGENTSH_OUTPUT_DIR/made"`, "")
+	// A command chooses its argv[0] itself: it decides nothing.
+	p := newFixture(t, `bash -c 'exec -a /usr/bin/rm touch "$AGENTSH_OUTPUT_DIR/made"'`, "")
 	p.asks("webhook")
 	p.write("key", webhookKey+"\n", 0o600)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -84,7 +85,7 @@ func TestTheServerOfTheExampleApproves(t *testing.T) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	_ = l.Close()
-	for word, want := range map[string]int{"rm": 1, "touch": 0} {
+	for word, want := range map[string]int{"/usr/bin/rm": 1, "touch": 1, "/usr/bin/touch": 0} {
 		script, err := filepath.Abs("../../examples/approvals/server.py")
 		if err != nil {
 			t.Fatal(err)

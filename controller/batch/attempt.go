@@ -90,12 +90,16 @@ func (b *Batch) end(x ending) {
 		b.unwritten(err) // the next process finds the end in the run's record
 		return
 	}
-	if state = b.item(x.item); state.State == StateRetrying {
+	state = b.item(x.item)
+	switch {
+	case state.State == StateRetrying:
 		at := time.Now().Add(b.delay(state.Troubles))
 		b.mu.Lock()
 		b.view.State[x.item].NotBefore = at.UTC()
 		b.mu.Unlock()
 		b.queue.again(x.item, at)
+	case state.State == StateWaiting && g.taken && g.by == "":
+		b.queue.again(x.item, time.Time{})
 	}
 	b.notify(Event{Kind: EventEnd, Run: b.item(x.item)})
 }
@@ -108,6 +112,8 @@ func (b *Batch) decide(state *ItemView, g *going, e *End, trouble bool) {
 		e.Again = !state.dropped
 	case e.Status == controller.StatusCancelled:
 		e.StoppedBy = "operator" // of this run alone
+	case trouble && g.taken: // its controller was killed: that is no trouble of the run, however often it happens
+		e.StoppedBy, e.Again = StatusAbandoned, !state.dropped
 	case trouble && !state.dropped:
 		e.Again = state.Troubles+1 < b.view.Retries.Attempts
 	}

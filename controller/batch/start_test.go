@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"agentsh/controller"
+	"agentsh/controller/sandbox"
 )
 
 func TestOfBatchesThatStartTogetherOneIsMade(t *testing.T) {
@@ -68,5 +69,34 @@ func TestABatchIsFoundByItsFile(t *testing.T) {
 		if v, err := OfFile(w.state, c.file, c.dir, c.digest); err != nil || (v != nil) != c.want {
 			t.Errorf("%+v: %v, %v", c, v, err)
 		}
+	}
+}
+
+// What was cut off when agentctl was killed is no trouble of its run: it starts again, however often that happens.
+func TestARunThatCannotBeTakenOverStartsAgain(t *testing.T) {
+	w := newWorld(t, 1, func(context.Context, string, controller.Options) controller.Result { return done() })
+	w.o.takeOver = func(context.Context, controller.Options, string) (controller.Result, error) {
+		return failed(controller.StatusFailed, controller.ExitSandbox, sandbox.EndDied), nil
+	}
+	b, err := Start(w.o, Stored{Spec: w.spec, File: "w.yaml"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const crashes = 5 // more than a run has attempts
+	for n := range crashes {
+		if err := b.add(Entry{Kind: entryStart, Item: 0, Attempt: n + 1, RunID: fmt.Sprint("r", n)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.takeOver(t.Context(), []int{0}); err != nil {
+			t.Fatal(err)
+		}
+		b.end(<-b.ended)
+		if one := b.item(0); one.State != StateWaiting || one.Troubles != 0 || b.queue.waiting != 1 || b.taking != 0 {
+			t.Fatalf("after crash %d: %+v, %d wait", n, one, b.queue.waiting)
+		}
+		b.queue.remove(func(int) bool { return true })
+	}
+	if v := w.end(b.Run(t.Context())); v.Status != StatusDone || w.starts["a0"] != 1 || v.State[0].Attempts != crashes+1 {
+		t.Errorf("%s, %d starts, %+v", v.Status, w.starts["a0"], v.State[0])
 	}
 }

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
@@ -243,35 +245,40 @@ func TestWhatACollectorDoesNotTakeIsCounted(t *testing.T) {
 	}
 }
 
+// The time is that of a bubble: the load of the machine does not count.
 func TestACollectorThatHangsSlowsNothing(t *testing.T) {
-	release := make(chan struct{})
-	c := newCollector(t, func(http.ResponseWriter, *http.Request) bool {
-		<-release
-		return true
+	synctest.Test(t, func(t *testing.T) {
+		e, err := New(Config{URL: "http://127.0.0.1:1/base"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		over, _ := e.client.http.Transport.(*transport)
+		over.over.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			conn, _ := net.Pipe() // nobody reads what is sent
+			return conn, nil
+		}
+		o := e.Observe(controller.Result{RunID: "r", Started: noon}, controller.Member{})
+		const events = 2 * maxQueue
+		began := time.Now()
+		for _, event := range many(events) {
+			o.Event(event)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the events took %s", took)
+		}
+		// Events that wait for a request would not be lost: a request is tried again for minutes.
+		if lost := e.queue.lost(); lost < events-maxQueue-maxRequest {
+			t.Errorf("%d of %d events were lost at once", lost, events)
+		}
+		said := o.End(controller.Result{Ended: noon})
+		sum := e.Close()
+		if took := time.Since(began); took > 2*endWait {
+			t.Errorf("the end took %s", took)
+		}
+		if said.Sent != 0 || said.NotSent != events+1 || sum.NotSent != said.NotSent || said.Error == "" {
+			t.Errorf("the result says %+v, the summary %q", said, sum)
+		}
 	})
-	t.Cleanup(func() { close(release) }) // before the server is closed
-	e, err := New(Config{URL: c.URL + "/base"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := e.Observe(controller.Result{RunID: "r", Started: noon}, controller.Member{})
-	const events = 2 * maxQueue
-	for _, event := range many(events) {
-		o.Event(event)
-	}
-	// Events that wait for a request would not be lost: a request is tried again for minutes.
-	if lost := e.queue.lost(); lost < events-maxQueue-maxRequest {
-		t.Errorf("%d of %d events were lost at once", lost, events)
-	}
-	began := time.Now()
-	said := o.End(controller.Result{Ended: noon})
-	sum := e.Close()
-	if took := time.Since(began); took > 2*endWait {
-		t.Errorf("the end took %s", took)
-	}
-	if said.Sent != 0 || said.NotSent != events+1 || sum.NotSent != said.NotSent || said.Error == "" {
-		t.Errorf("the result says %+v, the summary %q", said, sum)
-	}
 }
 
 // A collector that has too much to do, or was away, gets everything later.

@@ -1,6 +1,8 @@
 """Answers the questions of policies with approvals: {via: webhook}.
 
-    server.py KEY_FILE PORT WORD ...     allows commands whose program is one of the words
+    server.py KEY_FILE PORT PROGRAM ...     allows commands whose program is one of these paths, as /usr/bin/make
+
+The path is that of the file. argv[0] is a text that a command chooses for itself.
 """
 import base64, hashlib, hmac, http.server, json, sys, time
 
@@ -18,8 +20,8 @@ class Approver(http.server.BaseHTTPRequestHandler):
         id, at = self.headers["Webhook-Id"], self.headers["Webhook-Timestamp"]
         if abs(time.time() - int(at)) > 300 or not hmac.compare_digest(sign(id, at, body), self.headers["Webhook-Signature"]):
             return self.send_error(401)
-        argv = json.loads(body)["question"].get("argv") or [""]
-        allowed = argv[0] in sys.argv[3:]
+        question = json.loads(body)["question"]
+        allowed = question["kind"] == "exec" and question["subject"] in sys.argv[3:]
         answer = {"type": "approval.answer", "decision": "allow" if allowed else "deny", "by": "server.py"}
         out, now = json.dumps(answer).encode(), str(int(time.time()))
         self.send_response(200)

@@ -26,7 +26,7 @@ func (b *Backend) Take(_ context.Context, runID string) (sandbox.Sandbox, error)
 	}
 	d := &directory{state: b.cfg.State, path: filepath.Join(b.cfg.State.Sandboxes(), runID)}
 	if _, err := os.Stat(filepath.Join(d.path, layout.KeptKeys)); err != nil || !isLeased(d.path) {
-		return nil, errors.New("its sandbox ended with its controller: it cannot be taken over without --keep-sandbox")
+		return nil, errors.New("its sandbox ended with its controller: without --keep-sandbox it cannot be taken over")
 	}
 	var err error
 	if d.info, err = readInfo(d.path); err != nil {
