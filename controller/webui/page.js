@@ -144,10 +144,12 @@ function showRun(r) {
   at("run").hidden = false;
 }
 
-let running = false, again = false;
+// wait is the time to the next refresh: longer where there are so many runs that reading them takes a while.
+let running = false, again = false, wait = 2000;
 async function refresh() {
   if (running) { again = true; return; }
   running = true;
+  const began = performance.now();
   try {
     const all = await call("api/overview");
     showQuestions(all.questions);
@@ -166,9 +168,13 @@ async function refresh() {
     at("state").className = "bad";
   }
   running = false;
+  wait = Math.min(10000, Math.max(2000, 10 * (performance.now() - began)));
   if (again) { again = false; refresh(); }
 }
 
 at("close").addEventListener("click", () => { open = ""; at("run").hidden = true; });
-refresh();
-setInterval(() => { if (!document.hidden) refresh(); }, 2000);
+async function live() {
+  if (!document.hidden) await refresh();
+  setTimeout(live, wait);
+}
+live();

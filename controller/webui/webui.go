@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"agentsh/internal/listen"
@@ -121,6 +122,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 const (
 	maxBody     = 16 << 10
 	requestTime = 30 * time.Second
+	freshTime   = time.Second // an overview is given again for that time: pages of many windows cost no more than one
 )
 
 // Server is the server of the page.
@@ -129,6 +131,10 @@ type Server struct {
 	token  string
 	hosts  []string // that a browser may name
 	listen net.Listener
+
+	mu   sync.Mutex
+	last Overview
+	made time.Time // of last; zero: it does not hold any longer
 }
 
 // Listen listens at an address of this machine alone. The caller calls [Server.Serve].
@@ -174,16 +180,37 @@ func (s *Server) handler() http.Handler {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, assets, file) })
 	}
 	mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }) // browsers ask
-	mux.Handle("GET /api/overview", s.guarded(func(r *http.Request) (any, error) { return s.source.Overview(r.Context()), nil }))
+	mux.Handle("GET /api/overview", s.guarded(func(r *http.Request) (any, error) { return s.overview(r.Context()), nil }))
 	mux.Handle("GET /api/runs/{id}", s.guarded(func(r *http.Request) (any, error) { return s.source.Run(r.Context(), r.PathValue("id")) }))
 	mux.Handle("POST /api/answer", s.guarded(func(r *http.Request) (any, error) {
 		a, err := readAnswer(r)
 		if err != nil {
 			return nil, err
 		}
+		defer s.changed()
 		return struct{}{}, s.source.Answer(r.Context(), a)
 	}))
 	return s.checked(mux)
+}
+
+// overview is what goes on. Those who ask together get the same.
+func (s *Server) overview(ctx context.Context) Overview {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.made.IsZero() || time.Since(s.made) >= freshTime {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime) // it is for others, too
+		defer cancel()
+		s.last = s.source.Overview(ctx)
+		s.made = time.Now()
+	}
+	return s.last
+}
+
+// changed has the next overview made anew.
+func (s *Server) changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made = time.Time{}
 }
 
 // readAnswer reads one answer, strictly.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -18,9 +19,15 @@ type fake struct {
 
 	mu      sync.Mutex
 	answers []Answer
+	looks   int // calls of Overview
 }
 
-func (f *fake) Overview(context.Context) Overview { return f.overview }
+func (f *fake) Overview(context.Context) Overview {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.looks++
+	return f.overview
+}
 
 func (f *fake) Run(_ context.Context, id string) (Run, error) {
 	if id != f.run.ID {
@@ -119,6 +126,49 @@ func text(s string, r *http.Request) io.ReadCloser {
 	r.ContentLength = int64(len(s))
 	return io.NopCloser(strings.NewReader(s))
 }
+
+// Each look reads all records: pages in many windows must not cost a processor each.
+func TestManyPagesCostNoMoreThanOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		s := &Server{source: f}
+		const seconds, pages = 10, 50
+		for range seconds {
+			var all sync.WaitGroup
+			for range pages {
+				all.Go(func() { s.overview(t.Context()) })
+			}
+			all.Wait()
+			time.Sleep(freshTime)
+		}
+		if f.looks != seconds {
+			t.Errorf("%d pages looked %d times in %d seconds", pages, f.looks, seconds)
+		}
+		s.overview(t.Context())
+		s.changed() // an answer was given
+		if s.overview(t.Context()); f.looks != seconds+2 {
+			t.Errorf("%d looks: the page shows a question after its answer", f.looks)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		time.Sleep(freshTime)
+		s.source = looker(func(ctx context.Context) {
+			if ctx.Err() != nil {
+				t.Error("a page that has gone ends the look of the others")
+			}
+		})
+		s.overview(gone)
+	})
+}
+
+// looker is a source of overviews alone.
+type looker func(context.Context)
+
+func (l looker) Overview(ctx context.Context) Overview { l(ctx); return Overview{} }
+
+func (looker) Run(context.Context, string) (Run, error) { return Run{}, nil }
+
+func (looker) Answer(context.Context, Answer) error { return nil }
 
 func TestThePageIsOfThisMachineAlone(t *testing.T) {
 	for _, address := range []string{"0.0.0.0:0", "[::]:0", "10.0.0.1:80", "localhost:0", ":8080", ""} {
