@@ -126,15 +126,16 @@ func TestFilesThatGrowAreRefusedEarly(t *testing.T) {
 		}
 		return b.String()
 	}
+	const texts, matrix = "the paths, variables and labels of all runs have more than 16 MB", "matrix: {harness: h, repo: ["
 	for text, want := range map[string]string{
-		"matrix: {harness: [" + list(50_000, "h%d, ") + "], repo: [" + list(50_000, "r%d, ") + "]}":                 "the matrix has more than 10000 runs",
-		"matrix: {harness: [" + list(10_001, "h%d, ") + "], repo: r}":                                               "the matrix has more than 10000 runs",
-		"runs: [" + list(10_001, "{harness: h, repo: r%d}, ") + "]":                                                 "the batch has 10001 runs, at most 10000",
-		"vars: {" + list(20_000, "V%d: x, ") + "}\nmatrix: {harness: h, repo: [" + list(5000, "r%d, ") + "]}":       "the paths, variables and labels of all runs have more than 16 MB",
-		"labels: {" + list(20_000, "V%d: x, ") + "}\nmatrix: {harness: h, repo: [" + list(5000, "r%d, ") + "]}":     "the paths, variables and labels of all runs have more than 16 MB",
-		"vars: {V: " + strings.Repeat("x", 60_000) + "}\nmatrix: {harness: h, repo: [" + list(5000, "r%d, ") + "]}": "the paths, variables and labels of all runs have more than 16 MB",
-		"matrix: {harness: h, repo: [" + list(200, "r%d, ") + "], labels: {" + list(5000, "V%d: x, ") + "}}":        "the paths, variables and labels of all runs have more than 16 MB",
-		"matrix: {harness: h, repo: [" + list(5000, "r%d, ") + "], exclude: [" + list(5000, "{repo: r%d}, ") + "]}": "5000 exclusions, at most 1000",
+		"matrix: {harness: [" + list(50_000, "h%d, ") + "], repo: [" + list(50_000, "r%d, ") + "]}": "the matrix has more than 10000 runs",
+		"matrix: {harness: [" + list(10_001, "h%d, ") + "], repo: r}":                               "the matrix has more than 10000 runs",
+		"runs: [" + list(10_001, "{harness: h, repo: r%d}, ") + "]":                                 "the batch has 10001 runs, at most 10000",
+		"vars: {" + list(20_000, "V%d: x, ") + "}\n" + matrix + list(5000, "r%d, ") + "]}":          texts,
+		"labels: {" + list(20_000, "V%d: x, ") + "}\n" + matrix + list(5000, "r%d, ") + "]}":        texts,
+		"vars: {V: " + strings.Repeat("x", 60_000) + "}\n" + matrix + list(5000, "r%d, ") + "]}":    texts,
+		matrix + list(200, "r%d, ") + "], labels: {" + list(5000, "V%d: x, ") + "}}":                texts,
+		matrix + list(5000, "r%d, ") + "], exclude: [" + list(5000, "{repo: r%d}, ") + "]}":         "5000 exclusions, at most 1000",
 	} {
 		began := cpuTime(t)
 		s, ps := Read("fix.yaml", []byte(text))

@@ -185,7 +185,8 @@ func (p *batchProgress) endText(one *batch.ItemView) string {
 		return fmt.Sprintf("%s %s in %s, after attempt %d: %s", p.paint("33", "again"), one.Name,
 			max(time.Until(one.NotBefore), 0).Round(time.Second), one.Attempts, whyText(one))
 	case one.State == batch.StateWaiting && end.StoppedBy == batch.StatusAbandoned:
-		return fmt.Sprintf("%s %s: what its attempt %d had done is gone with agentctl: %s", p.paint("33", "again"), one.Name, one.Attempts, whyText(one))
+		return fmt.Sprintf("%s %s: what its attempt %d had done is gone with agentctl: %s", p.paint("33", "again"), one.Name,
+			one.Attempts, whyText(one))
 	case end.ExitCode == 0:
 		line := fmt.Sprintf("%s %s in %s", p.paint("32", stateText(one)), one.Name, took)
 		if end.Branch != "" {
