@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"agentsh/controller/harness"
@@ -157,10 +156,13 @@ func Difference(pinned, seen json.RawMessage) string {
 		lines []string
 		other []string
 	}{{"- ", before, after}, {"+ ", after, before}} {
-		left := slices.Clone(side.other)
+		left := map[string]int{}
+		for _, line := range side.other {
+			left[line]++
+		}
 		for _, line := range side.lines {
-			if i := slices.Index(left, line); i >= 0 {
-				left = slices.Delete(left, i, i+1)
+			if left[line] > 0 {
+				left[line]--
 				continue
 			}
 			out = append(out, side.mark+text.Short(line, maxLine))

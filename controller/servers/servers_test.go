@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/controller/mcpfilter"
 )
@@ -32,4 +35,40 @@ func TestALineOfTheLogThatTheFilterDoesNotWriteIsLeftOut(t *testing.T) {
 	if got := (Plan{pins: pins}).Changed(entries[0]); !strings.Contains(got, `+   "b": 2,`) {
 		t.Error(got)
 	}
+}
+
+// TestADifferenceTakesTimeByItsLines compares two of the largest definitions, which have no line in common.
+func TestADifferenceTakesTimeByItsLines(t *testing.T) {
+	definition := func(first int) json.RawMessage {
+		var b strings.Builder
+		b.WriteString(`{"name":"read","x":[0`)
+		for i := first; b.Len() < 1<<20-20; i += 2 {
+			fmt.Fprintf(&b, ",%d", i)
+		}
+		return json.RawMessage(b.String() + `]}`)
+	}
+	const allowed = 5 * time.Second // of this process; comparing each line with each one takes minutes
+	before, after := definition(1_000_000), definition(1_000_001)
+	start := processorTime(t)
+	got := Difference(before, after)
+	if took := processorTime(t) - start; took > allowed {
+		t.Errorf("it took %s", took)
+	}
+	if !strings.HasPrefix(got, "-     1000000,\n-     1000002,\n") || !strings.HasSuffix(got, " more lines") {
+		t.Errorf("%.200s", got)
+	}
+	same := Difference(json.RawMessage(`{"a":[1,1,2]}`), json.RawMessage(`{"a":[1,2,2]}`))
+	if same != "-     1,\n+     2," {
+		t.Error(same)
+	}
+}
+
+// processorTime is what this process has used of the processors.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano())
 }
