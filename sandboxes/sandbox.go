@@ -3,6 +3,7 @@ package sandboxes
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"io/fs"
 	"time"
@@ -56,10 +57,16 @@ type Sandbox struct {
 // Create makes a sandbox.
 func (c *Client) Create(ctx context.Context, s Spec) (*Sandbox, error) {
 	box := &Sandbox{client: c}
-	if err := c.ask(ctx, "create", s, box, nil); err != nil {
-		return nil, err
+	err := c.ask(ctx, "create", s, box, nil)
+	if err == nil {
+		return box, nil
 	}
-	return box, nil
+	if box.ID != "" { // it was made when ctx ended
+		limited, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+		defer stop()
+		err = errors.Join(err, box.Delete(limited))
+	}
+	return nil, err
 }
 
 // params are the parameters of a method for this sandbox.
@@ -87,7 +94,8 @@ type Command struct {
 	Stdin     []byte
 	Timeout   time.Duration // 0: none
 	MaxOutput int           // bytes of each output in the result; 0: 1 MiB
-	// Stdout and Stderr get the output as it is written; the result has none then.
+	// Stdout and Stderr get the output as it is written; the result has none then. A command whose output is
+	// not taken waits; other commands go on.
 	Stdout, Stderr io.Writer
 }
 
@@ -117,7 +125,7 @@ type Refusal struct {
 }
 
 // Run runs a command and waits for its end. An exit status other than 0 is no error. The end of ctx ends
-// the command with everything that it started.
+// the command with everything that it started; a Write that has not returned by then goes on.
 func (s *Sandbox) Run(ctx context.Context, c Command) (Result, error) {
 	params := s.params(map[string]any{"cwd": c.Dir, "timeout_seconds": c.Timeout.Seconds(), "max_output_bytes": c.MaxOutput})
 	if len(c.Argv) > 0 {
@@ -132,8 +140,10 @@ func (s *Sandbox) Run(ctx context.Context, c Command) (Result, error) {
 	if len(c.Stdin) > 0 {
 		params["stdin_base64"] = c.Stdin
 	}
+	var out *output
 	if c.Stdout != nil || c.Stderr != nil {
-		params["stream"] = true
+		params["stream"], params["window_bytes"] = true, window
+		out = newOutput(c.Stdout, c.Stderr)
 	}
 	var got struct {
 		ExitCode     int       `json:"exit_code"`
@@ -151,7 +161,7 @@ func (s *Sandbox) Run(ctx context.Context, c Command) (Result, error) {
 		CPUMS        int64     `json:"cpu_ms"`
 		MaxRSS       int64     `json:"max_rss_bytes"`
 	}
-	if err := s.client.ask(ctx, "exec", params, &got, &call{stdout: c.Stdout, stderr: c.Stderr}); err != nil {
+	if err := s.client.ask(ctx, "exec", params, &got, out); err != nil {
 		return Result{}, err
 	}
 	return Result{

@@ -35,9 +35,8 @@ type Options struct {
 type Client struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
+	out  chan outgoing // to the goroutine that writes
 	done chan struct{} // closed when nothing more is read
-
-	write sync.Mutex // a message at a time
 
 	mu      sync.Mutex
 	last    int
@@ -47,9 +46,14 @@ type Client struct {
 
 // call is a request that waits for its answer.
 type call struct {
-	answer         chan message // gets one
-	stdout, stderr io.Writer    // of a command whose output comes as it is written; may be nil
-	failed         error        // of the writers
+	answer chan message // gets one
+	output *output      // of a command whose output comes as it is written; nil: none
+}
+
+// outgoing is a message to agentctl.
+type outgoing struct {
+	line []byte
+	sent chan error // gets one
 }
 
 // message is a message of agentctl.
@@ -87,7 +91,7 @@ func Start(ctx context.Context, o Options) (*Client, error) {
 	if program == "" {
 		program = "agentctl"
 	}
-	c := &Client{done: make(chan struct{}), waiting: map[string]*call{}}
+	c := &Client{}
 	c.cmd = exec.CommandContext(context.WithoutCancel(ctx), program, append([]string{"sandbox", "serve", "--stdio"}, o.Args...)...)
 	c.cmd.Env, c.cmd.Dir, c.cmd.Stderr = o.Env, o.Dir, o.Stderr
 	var err error
@@ -102,6 +106,7 @@ func Start(ctx context.Context, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", program, err)
 	}
+	c.open(c.in)
 	go c.read(out)
 	kill := func() { _, _ = c.cmd.Process.Kill(), out.Close() } // it has made nothing yet; they fail after its end
 	stop := context.AfterFunc(ctx, kill)
@@ -191,37 +196,55 @@ func (c *Client) take(line []byte) error {
 	switch {
 	case one == nil: // another notification
 	case m.Method == "output":
-		one.put(output.Stream, output.Data)
+		if one.output != nil {
+			one.output.put(chunk{output.Stream == "stderr", output.Data})
+		}
 	case m.Method == "":
 		one.answer <- m
 	}
 	return nil
 }
 
-// put writes output of a command.
-func (one *call) put(stream string, data []byte) {
-	to := one.stdout
-	if stream == "stderr" {
-		to = one.stderr
-	}
-	if to != nil && one.failed == nil {
-		_, one.failed = to.Write(data)
-	}
+// open prepares the client to send messages.
+func (c *Client) open(in io.WriteCloser) {
+	c.in, c.out, c.done, c.waiting = in, make(chan outgoing), make(chan struct{}), map[string]*call{}
+	go func() { // ends with the program
+		for {
+			select {
+			case m := <-c.out:
+				_, err := c.in.Write(m.line)
+				m.sent <- err
+			case <-c.done:
+				return
+			}
+		}
+	}()
 }
 
-// send sends a message.
-func (c *Client) send(m map[string]any) error {
+// send sends a message. begun is false if ctx has ended before a part of it was sent.
+func (c *Client) send(ctx context.Context, m map[string]any) (begun bool, err error) {
 	m["jsonrpc"] = "2.0"
 	data, err := json.Marshal(m)
 	if err != nil {
-		return err
+		return false, err
 	}
-	c.write.Lock()
-	defer c.write.Unlock()
-	if _, err := c.in.Write(append(data, '\n')); err != nil {
-		return fmt.Errorf("%w: %w", ErrClosed, err)
+	one := outgoing{append(data, '\n'), make(chan error, 1)}
+	select {
+	case c.out <- one:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-c.done:
+		return false, c.ended()
 	}
-	return nil
+	select {
+	case err = <-one.sent:
+	case <-ctx.Done():
+		return true, context.Cause(ctx)
+	}
+	if err != nil {
+		return true, fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return true, nil
 }
 
 // ended is why agentctl has ended.
@@ -231,50 +254,93 @@ func (c *Client) ended() error {
 	return c.err
 }
 
-// ask sends a request and reads its result. one may be nil.
-func (c *Client) ask(ctx context.Context, method string, params, result any, one *call) error {
-	if one == nil {
-		one = &call{}
-	}
-	one.answer = make(chan message, 1)
+// ask sends a request and reads its result. out may be nil.
+func (c *Client) ask(ctx context.Context, method string, params, result any, out *output) error {
+	one := &call{answer: make(chan message, 1), output: out}
 	c.mu.Lock()
 	c.last++
 	id := c.last
 	c.waiting[strconv.Itoa(id)] = one
 	c.mu.Unlock()
+	defer c.forget(id)
+	if out != nil {
+		go out.write(func(bytes int) error {
+			_, err := c.send(context.Background(), map[string]any{"method": "taken", "params": map[string]any{"id": id, "bytes": bytes}})
+			return err
+		})
+		defer out.end()
+	}
 	request := map[string]any{"id": id, "method": method}
 	if params != nil {
 		request["params"] = params
 	}
-	if err := c.send(request); err != nil {
+	begun, err := c.send(ctx, request)
+	if err != nil && ctx.Err() == nil || !begun {
 		return err
 	}
-	var m message
-	select {
-	case m = <-one.answer:
-	case <-c.done:
-		select {
-		case m = <-one.answer: // its last message
-		default:
-			return c.ended()
-		}
-	case <-ctx.Done():
-		if err := c.send(map[string]any{"method": "cancel", "params": map[string]any{"id": id}}); err != nil {
-			return err
-		}
-		select { // the answer says that it has ended
-		case <-one.answer:
-		case <-c.done:
-		}
-		return context.Cause(ctx)
-	}
+	m, err := c.answer(ctx, one)
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return c.cancel(ctx, id, one, result)
+	case err != nil:
+		return err
 	case m.Error != nil:
 		return m.Error
-	case one.failed != nil:
-		return one.failed
-	case result == nil:
+	}
+	if out != nil {
+		if err := out.wait(ctx); err != nil {
+			return err
+		}
+	}
+	if result == nil {
 		return nil
 	}
 	return json.Unmarshal(m.Result, result)
+}
+
+// answer waits for the answer of a call.
+func (c *Client) answer(ctx context.Context, one *call) (message, error) {
+	select {
+	case m := <-one.answer:
+		return m, nil
+	case <-ctx.Done():
+		return message{}, context.Cause(ctx)
+	case <-c.done:
+	}
+	select {
+	case m := <-one.answer: // its last message
+		return m, nil
+	default:
+		return message{}, c.ended()
+	}
+}
+
+// cancelWait is how long agentctl has to end a request that is cancelled.
+var cancelWait = 30 * time.Second
+
+// cancel ends a request whose ctx has ended, and waits for that. It returns why ctx has ended, and that the request may
+// go on. result is set if the request was done before.
+func (c *Client) cancel(ctx context.Context, id int, one *call, result any) error {
+	cause := context.Cause(ctx)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+	defer stop()
+	_, err := c.send(ctx, map[string]any{"method": "cancel", "params": map[string]any{"id": id}})
+	var m message
+	if err == nil {
+		m, err = c.answer(ctx, one)
+	}
+	if ctx.Err() != nil {
+		return errors.Join(cause, fmt.Errorf("agentctl has not ended the request within %s: it may go on; Client.Close ends it", cancelWait))
+	}
+	if err == nil && m.Error == nil && result != nil {
+		_ = json.Unmarshal(m.Result, result) // the call fails anyway
+	}
+	return cause // after the end of agentctl too: that ends all requests
+}
+
+// forget drops what comes for a request from now on.
+func (c *Client) forget(id int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, strconv.Itoa(id))
 }

@@ -184,6 +184,44 @@ func TestAProgramWorksInSandboxes(t *testing.T) {
 	}
 }
 
+// TestAnOutputThatIsNotTakenHoldsItsCommandAlone has a writer that takes nothing of 20 MB, until other commands have run.
+func TestAnOutputThatIsNotTakenHoldsItsCommandAlone(t *testing.T) {
+	world(t)
+	client, err := sandboxes.Start(t.Context(), sandboxes.Options{Stderr: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	box, err := client.Create(t.Context(), sandboxes.Spec{Policy: "policy.yaml"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 20_000_000
+	begun, take := make(chan struct{}), make(chan struct{})
+	taken := 0
+	ended := make(chan error, 1)
+	go func() {
+		_, err := box.Run(t.Context(), sandboxes.Command{Script: "yes | head -c 20000000; echo done >done", Stdout: writer(func(p []byte) {
+			if taken == 0 {
+				close(begun)
+				<-take
+			}
+			taken += len(p)
+		})})
+		ended <- err
+	}()
+	<-begun
+	for range 20 {
+		if res, err := box.Run(t.Context(), sandboxes.Command{Script: "test ! -e done"}); err != nil || res.ExitCode != 0 {
+			t.Fatalf("%+v %v: the command did not wait for its output", res, err)
+		}
+	}
+	close(take)
+	if err := <-ended; err != nil || taken != size {
+		t.Errorf("%v, %d bytes", err, taken)
+	}
+}
+
 // writer calls a function with what is written.
 type writer func([]byte)
 

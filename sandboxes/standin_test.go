@@ -64,7 +64,7 @@ func TestAnErrorOfAFunctionForOutputIsRaised(t *testing.T) {
 echo '{"jsonrpc":"2.0","method":"output","params":{"id":1,"stream":"stdout","data_base64":"eA=="}}'
 echo '{"jsonrpc":"2.0","method":"ended","params":{"sandbox":"s","message":"m"}}'
 echo '{"jsonrpc":"2.0","id":1,"result":{}}'
-read -r line; echo '{"jsonrpc":"2.0","id":2,"result":"next"}'; read -r line`)
+read -r taken; read -r line; echo '{"jsonrpc":"2.0","id":2,"result":"next"}'; read -r line`)
 	cmd := exec.Command("timeout", "120", "python3", "-c", `
 import sys
 from agentsh_sandboxes import Client

@@ -172,7 +172,7 @@ func (s *Server) delete(ctx context.Context, r request) (any, error) {
 
 // inBox is a method that works in a sandbox. Its parameters have the field sandbox besides its own.
 func inBox[P any](
-	do func(context.Context, *Box, P, func(stream string, data []byte)) (any, error),
+	do func(context.Context, *Box, P, output) (any, error),
 ) func(*Server, context.Context, request) (any, error) {
 	return func(s *Server, ctx context.Context, r request) (any, error) {
 		var all map[string]json.RawMessage
@@ -197,36 +197,8 @@ func inBox[P any](
 			return nil, err
 		}
 		defer b.Use()()
-		return do(ctx, b, p, func(stream string, data []byte) {
-			s.send(answer{Method: "output", Params: struct {
-				ID     json.RawMessage `json:"id"`
-				Stream string          `json:"stream"`
-				Data   []byte          `json:"data_base64"`
-			}{r.id, stream, data}})
-		})
+		return do(ctx, b, p, output{s, r.id})
 	}
-}
-
-// execParams are a command, and whether its output is sent as it comes.
-type execParams struct {
-	Command
-	Stream bool `json:"stream,omitempty"`
-}
-
-func exec(ctx context.Context, b *Box, p execParams, output func(string, []byte)) (any, error) {
-	if !p.Stream {
-		return b.Commands.Run(ctx, p.Command, sandbox.Streams{})
-	}
-	to := func(stream string) sent { return func(data []byte) { output(stream, data) } }
-	return b.Commands.Run(ctx, p.Command, sandbox.Streams{Stdout: to("stdout"), Stderr: to("stderr")})
-}
-
-// sent is an output that is sent as it comes.
-type sent func(data []byte)
-
-func (s sent) Write(p []byte) (int, error) {
-	s(p)
-	return len(p), nil
 }
 
 // maxFile bounds a file that is read or written, in bytes.
@@ -243,7 +215,7 @@ type content struct {
 	Data []byte `json:"data_base64,omitempty"`
 }
 
-func read(ctx context.Context, b *Box, p readParams, _ func(string, []byte)) (any, error) {
+func read(ctx context.Context, b *Box, p readParams, _ output) (any, error) {
 	if p.Max < 0 || p.Max > maxFile {
 		return nil, fmt.Errorf("%w: max_bytes: 0 to %d", errParams, maxFile)
 	}
@@ -274,7 +246,7 @@ type writeParams struct {
 	Mode uint32 `json:"mode,omitempty"` // permission bits; 0: 0644
 }
 
-func write(ctx context.Context, b *Box, p writeParams, _ func(string, []byte)) (any, error) {
+func write(ctx context.Context, b *Box, p writeParams, _ output) (any, error) {
 	data := p.Data
 	if p.Text != "" {
 		if len(data) > 0 {
@@ -302,7 +274,7 @@ type removeParams struct {
 	Recursive bool   `json:"recursive,omitempty"`
 }
 
-func remove(ctx context.Context, b *Box, p removeParams, _ func(string, []byte)) (any, error) {
+func remove(ctx context.Context, b *Box, p removeParams, _ output) (any, error) {
 	return none{}, b.Held.Box.Remove(ctx, b.path(p.Path), p.Recursive)
 }
 
@@ -319,7 +291,7 @@ type file struct {
 	Mtime time.Time `json:"mtime"`
 }
 
-func files(ctx context.Context, b *Box, p pathParams, _ func(string, []byte)) (any, error) {
+func files(ctx context.Context, b *Box, p pathParams, _ output) (any, error) {
 	list, err := b.Held.Box.List(ctx, b.path(p.Path))
 	if err != nil {
 		return nil, err
@@ -344,13 +316,13 @@ type copied struct {
 	Skipped []string `json:"skipped,omitempty"`
 }
 
-func copyIn(ctx context.Context, b *Box, p copyParams, _ func(string, []byte)) (any, error) {
+func copyIn(ctx context.Context, b *Box, p copyParams, _ output) (any, error) {
 	c := &Copier{Box: b.Held.Box, Git: p.Git}
 	err := c.In(ctx, p.Src, keepSlash(b.path(p.Dst), p.Dst))
 	return copied{c.Skipped}, err
 }
 
-func copyOut(ctx context.Context, b *Box, p copyParams, _ func(string, []byte)) (any, error) {
+func copyOut(ctx context.Context, b *Box, p copyParams, _ output) (any, error) {
 	c := &Copier{Box: b.Held.Box, Git: p.Git}
 	err := c.Out(ctx, b.path(p.Src), p.Dst)
 	return copied{c.Skipped}, err
@@ -375,7 +347,7 @@ type Change struct {
 	Without string `json:"without,omitempty"` // why there are no lines
 }
 
-func changes(ctx context.Context, b *Box, p changesParams, _ func(string, []byte)) (any, error) {
+func changes(ctx context.Context, b *Box, p changesParams, _ output) (any, error) {
 	var list []Change
 	var err error
 	if p.Lines {
@@ -462,11 +434,11 @@ type snapshotParams struct {
 	Name string `json:"name,omitempty"`
 }
 
-func snapshot(ctx context.Context, b *Box, p snapshotParams, _ func(string, []byte)) (any, error) {
+func snapshot(ctx context.Context, b *Box, p snapshotParams, _ output) (any, error) {
 	return History{b.Held.Box}.Create(ctx, p.Name)
 }
 
-func snapshots(ctx context.Context, b *Box, _ none, _ func(string, []byte)) (any, error) {
+func snapshots(ctx context.Context, b *Box, _ none, _ output) (any, error) {
 	list, err := History{b.Held.Box}.List(ctx)
 	return struct {
 		Snapshots []wire.Checkpoint `json:"snapshots"`
@@ -477,7 +449,7 @@ type rollbackParams struct {
 	ID string `json:"id"`
 }
 
-func rollback(ctx context.Context, b *Box, p rollbackParams, _ func(string, []byte)) (any, error) {
+func rollback(ctx context.Context, b *Box, p rollbackParams, _ output) (any, error) {
 	if p.ID == "" {
 		return nil, fmt.Errorf("%w: id: that of a snapshot", errParams)
 	}
@@ -489,7 +461,7 @@ type saveParams struct {
 	File string `json:"file"`
 }
 
-func save(ctx context.Context, b *Box, p saveParams, _ func(string, []byte)) (any, error) {
+func save(ctx context.Context, b *Box, p saveParams, _ output) (any, error) {
 	size, err := Save(ctx, b.Held.Box, p.File)
 	return struct {
 		Bytes int64 `json:"bytes"`

@@ -39,9 +39,15 @@ type Server struct {
 	state sync.Mutex
 	ended bool // no call begins any more
 	boxes map[string]*Box
-	calls map[string]context.CancelCauseFunc // by the id of the request
-	held  int                                // bytes of the messages of these
+	calls map[string]*call // by the id of the request
+	held  int              // bytes of the messages of these
 	wg    sync.WaitGroup
+}
+
+// call is a request that runs.
+type call struct {
+	cancel context.CancelCauseFunc
+	window *window // of its output; nil: none
 }
 
 // message is one message of a client.
@@ -92,7 +98,7 @@ var errEnded = errors.New("the stream of the client has ended")
 // Serve serves a client until in ends or ctx does, and deletes its sandboxes. The error is that of the
 // stream, or of a sandbox that could not be deleted.
 func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
-	s := &Server{cfg: cfg, out: newClient(out), boxes: map[string]*Box{}, calls: map[string]context.CancelCauseFunc{}}
+	s := &Server{cfg: cfg, out: newClient(out), boxes: map[string]*Box{}, calls: map[string]*call{}}
 	calls, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	read := make(chan error, 1)
 	go func() { read <- s.read(calls, in) }() // ends with in, or with the process
@@ -211,7 +217,7 @@ func (s *Server) begin(key string, size int, cancel context.CancelCauseFunc) err
 	case s.held > 0 && s.held+size > maxHeld:
 		return fmt.Errorf("the requests that run have more than %d MiB together: wait for an answer, and ask again", maxHeld>>20)
 	}
-	s.calls[key] = cancel
+	s.calls[key] = &call{cancel: cancel}
 	s.held += size
 	s.wg.Add(1)
 	return nil
@@ -243,17 +249,33 @@ func tooDeep(line []byte) bool {
 // notified acts on a notification. An unknown one is ignored.
 func (s *Server) notified(m message) {
 	var p struct {
-		ID json.RawMessage `json:"id"`
+		ID    json.RawMessage `json:"id"`
+		Bytes int64           `json:"bytes"`
 	}
-	if m.Method != "cancel" || json.Unmarshal(m.Params, &p) != nil {
+	if json.Unmarshal(m.Params, &p) != nil {
 		return
 	}
 	s.state.Lock()
-	cancel := s.calls[string(p.ID)]
-	s.state.Unlock()
-	if cancel != nil {
-		cancel(errCanceled)
+	defer s.state.Unlock()
+	one := s.calls[string(p.ID)]
+	switch {
+	case one == nil: // it has ended
+	case m.Method == "cancel":
+		one.cancel(errCanceled)
+	case m.Method == "taken" && one.window != nil:
+		one.window.taken(p.Bytes)
 	}
+}
+
+// window makes the window for the output of a call.
+func (s *Server) window(id json.RawMessage, most int64) *window {
+	w := &window{most: most}
+	s.state.Lock()
+	defer s.state.Unlock()
+	if one := s.calls[string(id)]; one != nil {
+		one.window = w
+	}
+	return w
 }
 
 // answer runs a method and returns its answer.

@@ -72,7 +72,7 @@ func TestAClientHasAllAnswersAtTheEnd(t *testing.T) {
 
 // TestTheRequestsThatRunAreBounded counts their bytes and their number.
 func TestTheRequestsThatRunAreBounded(t *testing.T) {
-	s := &Server{calls: map[string]context.CancelCauseFunc{}}
+	s := &Server{calls: map[string]*call{}}
 	for i := range maxHeld / maxLine {
 		if err := s.begin(fmt.Sprint(i), maxLine, nil); err != nil {
 			t.Error(err)

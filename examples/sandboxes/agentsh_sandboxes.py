@@ -7,6 +7,7 @@
 import base64
 import itertools
 import json
+import queue
 import subprocess
 import threading
 
@@ -23,8 +24,7 @@ class Client:
     """Starts agentctl. All sandboxes end with it."""
 
     def __init__(self, program="agentctl", *arguments):
-        command = [program, "sandbox", "serve", "--stdio", *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen([program, "sandbox", "serve", "--stdio", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._ids, self._lock, self._waiting = itertools.count(1), threading.Lock(), {}
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -38,32 +38,33 @@ class Client:
     def _read(self):
         for line in self._process.stdout:
             message = json.loads(line)
-            params = message.get("params", {})
-            if message.get("method") == "output" and (one := self._waiting.get(params["id"])):
-                try:
-                    one["raised"] or one["output"](params["stream"], base64.b64decode(params["data_base64"]))
-                except Exception as error:  # of the caller's function: call raises it
-                    one["raised"] = error
-            elif one := self._waiting.pop(message.get("id"), None):
-                one["answer"] = message
-                one["done"].set()
+            if one := self._waiting.get(message.get("id", message.get("params", {}).get("id"))):
+                one.put(message)
         for one in list(self._waiting.values()):
-            one["answer"] = {"error": {"code": 0, "message": "agentctl has ended"}}
-            one["done"].set()
+            one.put({"error": {"code": 0, "message": "agentctl has ended"}})
+
+    def _send(self, **message):
+        with self._lock:
+            self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+            self._process.stdin.flush()
 
     def call(self, method, output=None, **params):
-        """Calls a method and returns its result."""
-        number, one = next(self._ids), {"done": threading.Event(), "output": output, "raised": None}
-        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        with self._lock:
-            self._waiting[number] = one
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-        one["done"].wait()
-        failed = one["raised"] or "error" in one["answer"] and Failed(one["answer"]["error"])
-        if failed:
-            raise failed
-        return one["answer"]["result"]
+        """Calls a method and returns its result. output gets (stream, bytes) as they come, and the command waits for it."""
+        number, one, raised = next(self._ids), queue.SimpleQueue(), None
+        extra = {"stream": True, "window_bytes": 1 << 20} if output else {}
+        self._waiting[number] = one
+        self._send(id=number, method=method, params={**params, **extra})
+        while "method" in (message := one.get()):
+            data = base64.b64decode(message["params"]["data_base64"])
+            try:
+                raised or output(message["params"]["stream"], data)
+            except Exception as error:  # of the caller's function
+                raised = error
+            self._send(method="taken", params={"id": number, "bytes": len(data)})
+        del self._waiting[number]
+        if raised or "error" in message:
+            raise raised or Failed(message["error"])
+        return message["result"]
 
     def create(self, **spec):
         return Sandbox(self, self.call("create", **spec))
@@ -79,9 +80,8 @@ class Sandbox:
         return self._client.call(method, output, sandbox=self.id, **params)
 
     def run(self, command, output=None, **more):
-        """Runs a script, or a list of program and arguments. output gets (stream, bytes) as they come."""
-        name = "script" if isinstance(command, str) else "argv"
-        return self.call("exec", output, stream=output is not None, **{name: command}, **more)
+        """Runs a script, or a list of program and arguments."""
+        return self.call("exec", output, **{"script" if isinstance(command, str) else "argv": command}, **more)
 
     def read(self, path):
         got = self.call("read", path=path)
