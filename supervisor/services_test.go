@@ -74,9 +74,13 @@ def proxied(host, port):
 print(ask("localhost", OPEN), ask("127.0.0.1", OPEN), ask("0.0.0.0", OPEN), proxied("localhost", OPEN), proxied("127.0.0.1", OPEN))
 print(ask("localhost", CLOSED), ask("127.0.0.1", CLOSED), proxied("localhost", CLOSED))
 print(ask("127.0.0.2", OPEN), ask("::ffff:127.0.0.2", OPEN), proxied("127.0.0.2", OPEN))
+try:
+    socket.create_connection(("::1", OPEN)) # the service listens at 127.0.0.1 alone: programs try that next
+except ConnectionRefusedError:
+    print("nobody")
 `)
 		exit, out := b.run(t, "python3", "-c", script)
-		if want := "outside outside outside outside outside\nrefused refused 403\nrefused refused 403\n"; exit.Code != 0 || out != want {
+		if want := "outside outside outside outside outside\nrefused refused 403\nrefused refused 403\nnobody\n"; exit.Code != 0 || out != want {
 			t.Errorf("%+v: %q, want %q", exit, out, want)
 		}
 		refused := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventNet && e.Decision == "deny" })

@@ -61,15 +61,20 @@ func (n *Network) outside(q *notify.Connect) bool {
 	return false
 }
 
-// absent reports whether the machine has no service at an address that a rule without
-// ports permits: the program reads ECONNREFUSED, as it would outside. A rule with ports
-// names a service, which may also be there without a listener, by translated addresses.
+// absent reports whether the machine has no service at an address of loopback that a rule
+// permits: the program reads ECONNREFUSED, as it would outside, and tries the next address
+// of localhost. A service that a rule names by its port may be at 127.0.0.1 without a
+// listener, as translated addresses are.
 func (n *Network) absent(to netip.AddrPort, caller egress.Caller) bool {
-	if n.proxy.NamesPort(to, caller) {
+	to = loopbackOf(to)
+	if listening, err := machineListens(to); err != nil || listening {
 		return false
 	}
-	listening, err := machineListens(loopbackOf(to))
-	return err == nil && !listening
+	if to.Addr().Is6() || !n.proxy.NamesPort(to, caller) {
+		return true
+	}
+	other, err := machineListens(netip.AddrPortFrom(netip.IPv6Loopback(), to.Port()))
+	return err == nil && other
 }
 
 // loopbackOf replaces the address that stands for any by the one of loopback.
