@@ -25,7 +25,7 @@ for set in "$@"; do
 		tool go golang-go # any: packaging/go.sh has it fetch that of go.mod
 		;;
 	check)
-		for p in bash dash busybox-static make mount procps shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64 qemu-user-static; do want "$p"; done
+		for p in bash dash busybox-static make mount procps python3-venv shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64 qemu-user-static; do want "$p"; done
 		tool jq jq
 		tool git-lfs git-lfs
 		tool strace strace

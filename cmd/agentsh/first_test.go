@@ -1,15 +1,6 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
-	"crypto/sha512"
-	"encoding/base64"
-	"encoding/json"
-	"errors"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,59 +10,28 @@ import (
 	"agentsh/internal/testenv"
 )
 
-// npmRegistry serves one package.
-func npmRegistry(t *testing.T) *httptest.Server {
-	t.Helper()
-	var ball bytes.Buffer
-	zipped := gzip.NewWriter(&ball)
-	archive := tar.NewWriter(zipped)
-	for name, text := range map[string]string{
-		"package/package.json": `{"name": "answer", "version": "1.0.0", "main": "index.js"}`, "package/index.js": "module.exports = 42\n",
-	} {
-		err := archive.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))})
-		if err == nil {
-			_, err = archive.Write([]byte(text))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(archive.Close(), zipped.Close()); err != nil {
-		t.Fatal(err)
-	}
-	sum := sha512.Sum512(ball.Bytes())
-	mux := http.NewServeMux()
-	mux.HandleFunc("/answer", func(w http.ResponseWriter, r *http.Request) {
-		_ = json.NewEncoder(w).Encode(map[string]any{ // the client says what it lacks
-			"name": "answer", "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]any{"1.0.0": map[string]any{
-				"name": "answer", "version": "1.0.0", "dist": map[string]string{
-					"tarball": "http://" + r.Host + "/answer.tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
-				},
-			}},
-		})
-	})
-	mux.HandleFunc("/answer.tgz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(ball.Bytes()) })
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server
-}
-
 // nodeProject makes a project whose packages come from a registry of this machine.
 func nodeProject(t *testing.T, dir string) {
 	t.Helper()
 	_, port, _ := strings.Cut(npmRegistry(t).URL, "127.0.0.1:")
-	for name, text := range map[string]string{
+	cloneOf(t, dir, map[string]string{
 		"package.json": `{"name": "day", "version": "1.0.0", "dependencies": {"answer": "^1.0.0"}, "scripts": {"test": "node --test"}}`,
 		".npmrc":       "registry=http://localhost:" + port + "/\naudit=false\nfund=false\nupdate-notifier=false\n",
 		"a.test.js":    "require('node:test')('it', () => require('node:assert').equal(require('answer'), 42))\n",
 		".env":         "TOKEN=not-for-commands\n",
-	} {
+	})
+}
+
+// cloneOf makes a git repository with files.
+func cloneOf(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	if out, err := exec.Command("git", "init", "-q", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if out, err := exec.Command("git", "init", "-q", dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, out)
 	}
 }
 
@@ -81,13 +41,38 @@ func nodeProject(t *testing.T, dir string) {
 func TestAPolicyOfOnesOwnTakesOneRound(t *testing.T) {
 	dir := workDir(t)
 	testenv.Need(t, testenv.Program("npm"), testenv.Program("node"), testenv.Program("git"))
+	clone := filepath.Join(dir, "work")
+	nodeProject(t, clone)
+	followDocument(t, dir, clone, "project")
+}
+
+// TestProjectsOfOtherStacksTakeOneRound does the same for projects whose packages come from
+// an index that the project names, and from a proxy that a variable of the user names.
+func TestProjectsOfOtherStacksTakeOneRound(t *testing.T) {
+	dir := workDir(t)
+	testenv.Need(t, testenv.Program("python3"), testenv.Program("go"), testenv.Program("git"))
+	python, module := filepath.Join(dir, "work", "python"), filepath.Join(dir, "work", "go")
+	cloneOf(t, python, map[string]string{
+		"requirements.txt": "--index-url " + pythonIndex(t) + "/simple\nanswer==1.0.0\n",
+		"test_answer.py":   "import unittest, answer\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(answer.VALUE, 42)\n",
+	})
+	followDocument(t, dir, python, "python project")
+	cloneOf(t, module, map[string]string{
+		"go.mod": "module day\n\ngo 1.19\n\nrequire example.com/answer v1.0.0\n",
+		"day_test.go": "package day\n\nimport (\n\t\"testing\"\n\n\t\"example.com/answer\"\n)\n\n" +
+			"func TestAnswer(t *testing.T) {\n\tif answer.Value != 42 {\n\t\tt.Fatal()\n\t}\n}\n",
+	})
+	followDocument(t, dir, module, "go project", "GOPROXY="+moduleProxy(t), "GONOSUMDB=example.com")
+}
+
+// followDocument does what a part of doc/laptop.md says, in a clone.
+func followDocument(t *testing.T, dir, clone, part string, vars ...string) {
+	t.Helper()
 	packs, err := filepath.Abs("../../packaging/policies/agent-sandbox.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	clone := filepath.Join(dir, "work")
-	nodeProject(t, clone)
-	for _, step := range documented(t, "../../doc/laptop.md", "project") {
+	for _, step := range documented(t, "../../doc/laptop.md", part) {
 		args := strings.Fields(step.line)
 		if args[0] != "agentsh" {
 			t.Fatalf("not a command of agentsh: %s", step.line)
@@ -96,7 +81,7 @@ func TestAPolicyOfOnesOwnTakesOneRound(t *testing.T) {
 			args = append(args, "--pack", packs)
 		}
 		cmd := program(t, dir, args[1:]...)
-		cmd.Dir = clone
+		cmd.Dir, cmd.Env = clone, append(cmd.Env, vars...)
 		out, err := cmd.CombinedOutput()
 		if code := exitCode(err); code != step.code || !strings.Contains(string(out), step.prints) {
 			t.Fatalf("%s: exit %d, want %d and %q\n%s", step.line, code, step.code, step.prints, out)

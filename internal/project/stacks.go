@@ -24,6 +24,8 @@ type Stack struct {
 	Words   string     // the words with which they do, as in args of a rule
 	Hosts   []string   // where its packages come from
 	sources map[string]string
+
+	settings []Setting
 }
 
 // Stacks are the stacks that are known. sources has patterns of the addresses of registries
@@ -41,6 +43,7 @@ var Stacks = []Stack{
 			"yarn.lock":         `(?m)^\s*resolved\s+"([^"]+)"`,
 			"pnpm-lock.yaml":    `tarball:\s*(https?://[^\s,}]+)`,
 		},
+		settings: []Setting{{"npm_config_registry", ".npmrc", `(?m)^\s*registry\s*=\s*"?([^\s"]+)`}},
 	},
 	{
 		Name: "python", Files: []string{"pyproject.toml", "setup.py", "setup.cfg", "requirements*.txt", "Pipfile", "tox.ini"},
@@ -52,11 +55,21 @@ var Stacks = []Stack{
 			"pip.conf":         `(?m)^\s*(?:extra-)?index-url\s*=\s*(\S+)`,
 			"pyproject.toml":   `\[\[tool\.(?:uv\.index|poetry\.source|pdm\.source)\]\][^\[]*?\n\s*url\s*=\s*["']([^"']+)`,
 		},
+		settings: []Setting{
+			{"PIP_INDEX_URL", ".config/pip/pip.conf", `(?m)^\s*index-url\s*=\s*(\S+)`},
+			{"PIP_EXTRA_INDEX_URL", ".config/pip/pip.conf", `(?m)^\s*extra-index-url\s*=\s*(\S+)`},
+			{Name: "UV_DEFAULT_INDEX"}, {Name: "UV_INDEX_URL"},
+		},
 	},
 	{
 		Name: "go", Files: []string{"go.mod", "go.work"},
 		Try:   [][]string{{"go", "build", "./..."}, {"go", "test", "./..."}},
 		Hosts: []string{"proxy.golang.org", "sum.golang.org"},
+		settings: []Setting{
+			{"GOPROXY", ".config/go/env", `(?m)^GOPROXY=(\S+)`}, {"GOPRIVATE", ".config/go/env", `(?m)^GOPRIVATE=(\S+)`},
+			{"GONOPROXY", ".config/go/env", `(?m)^GONOPROXY=(\S+)`}, {"GONOSUMDB", ".config/go/env", `(?m)^GONOSUMDB=(\S+)`},
+			{"GOSUMDB", ".config/go/env", `(?m)^GOSUMDB=(\S+)`},
+		},
 	},
 	{
 		Name: "rust", Files: []string{"Cargo.toml"},

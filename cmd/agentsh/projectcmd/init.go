@@ -42,7 +42,8 @@ func NewInit() *cobra.Command {
 DIR (default: the current directory), and its tests beside it.
 
 The policy extends a pack, and has rules for the stacks of the project: nothing is
-published, and the registries that the project names can be reached. What it decides
+published, and the registries that the project names can be reached, and those that your
+variables and settings files name for its tools. What it decides
 about usual requests is printed, and is what its tests say. A file that is there already is
 never replaced: then nothing is written at all. The policy is used once you trust it.
 A policy for a whole agent and its harness is written by 'agentctl init'.`,
@@ -58,7 +59,8 @@ A policy for a whole agent and its harness is written by 'agentctl init'.`,
 	cmd.Flags().StringSliceVar(&o.stacks, "stack", nil, "`NAME,...` of the stacks (default: those that files of the project show): "+
 		strings.Join(stackNames(), ", "))
 	cmd.Flags().StringVar(&o.pack, "pack", packs[0], "`NAME` or file of the policy to extend: "+strings.Join(packs, ", "))
-	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON object: project, stacks, extends, files, decisions, registries, notes, next")
+	cmd.Flags().BoolVar(&o.json, "json", false,
+		"print a JSON object: project, stacks, extends, files, decisions, registries, settings, notes, next")
 	for flag, values := range map[string][]string{"stack": stackNames(), "pack": packs} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	}
@@ -81,6 +83,7 @@ type made struct {
 	Files      []string            `json:"files"`
 	Decisions  []decision          `json:"decisions"`
 	Registries []project.Registry  `json:"registries"` // that rules of the policy allow
+	Settings   []project.Set       `json:"settings"`   // variables of the user that the policy gives commands
 	Notes      []string            `json:"notes"`
 	Next       []string            `json:"next"`
 }
@@ -125,7 +128,7 @@ func (o initOptions) make(tree *os.Root, dir string) (*made, error) {
 		return nil, err
 	}
 	w := writer{dir: dir, pack: pack, tree: tree, made: &made{
-		Project: dir, Stacks: found, Extends: pack, Registries: []project.Registry{}, Notes: []string{},
+		Project: dir, Stacks: found, Extends: pack, Registries: []project.Registry{}, Settings: []project.Set{}, Notes: []string{},
 		Next: []string{"agentsh policy test " + filepath.Dir(layout.ProjectPolicy), "agentsh trust", "agentsh exec -- " + usual(tree, found)},
 	}}
 	texts, err := w.write()
@@ -277,6 +280,9 @@ func (m *made) print(out io.Writer) error {
 	}
 	for _, r := range m.Registries {
 		fmt.Fprintf(&b, "note: %s:%s is allowed because %s names it: is it a registry that you know?\n", r.Host, r.Port, r.File)
+	}
+	for _, set := range m.Settings {
+		fmt.Fprintf(&b, "note: commands get %s=%s, as you have it by %s\n", set.Name, text.Short(set.Value, 200), text.Short(set.From, 100))
 	}
 	for _, note := range m.Notes {
 		b.WriteString("note: " + text.Short(note, 600) + "\n")

@@ -51,6 +51,7 @@ func (w *writer) write() ([2][]byte, error) {
 	}
 	for _, s := range w.stacks() {
 		found, passed := s.Registries(w.tree)
+		found = append(found, w.settings(s)...)
 		for _, r := range found {
 			known := slices.ContainsFunc(w.made.Registries, func(x project.Registry) bool { return x.Host == r.Host && x.Port == r.Port })
 			if !known && !permits(pack, r) {
@@ -71,6 +72,18 @@ func (w *writer) write() ([2][]byte, error) {
 	}
 	tests, err := w.tests(text)
 	return [2][]byte{text, tests}, err
+}
+
+// settings notes what the user has set for the tools of a stack, and returns the registries
+// in it.
+func (w *writer) settings(s *project.Stack) []project.Registry {
+	sets, found, passed := s.Settings(w.tree)
+	w.made.Settings = append(w.made.Settings, sets...)
+	for _, set := range passed {
+		w.made.Notes = append(w.made.Notes, set.Name+" by "+set.From+
+			" has a password, or an address that makes no rule: pass it with 'agentsh exec -e "+set.Name+"', and allow its host in network_rules")
+	}
+	return found
 }
 
 // stacks are those of the project, in the order of [project.Stacks].
@@ -145,6 +158,12 @@ file_rules:
 	for i, r := range registries {
 		fmt.Fprintf(&b, "  - name: registry-%d # %s names it; a private address needs cidrs as well\n    domains: [%s]\n    ports: [%s]\n"+
 			"    decision: allow\n", i+1, r.File, quote(r.Host), r.Port)
+	}
+	if len(w.made.Settings) > 0 {
+		b.WriteString("\n# as they were for the person who wrote this policy\nenv_inject:\n")
+	}
+	for _, set := range w.made.Settings {
+		fmt.Fprintf(&b, "  %s: {value: %s, enforce: start}\n", set.Name, quote(set.Value))
 	}
 	return []byte(b.String())
 }

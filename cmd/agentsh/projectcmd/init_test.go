@@ -50,6 +50,17 @@ func projectWith(t *testing.T, name string, files map[string]string) string {
 func begin(t *testing.T, args ...string) (string, int) {
 	t.Helper()
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	return beginAsUser(t, t.TempDir(), nil, args...)
+}
+
+// beginAsUser runs agentsh init for a user with a home and variables.
+func beginAsUser(t *testing.T, home string, vars map[string]string, args ...string) (string, int) {
+	t.Helper()
+	t.Setenv("HOME", home)
+	for _, name := range []string{"npm_config_registry", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL",
+		"GOPROXY", "GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GOSUMDB"} {
+		t.Setenv(name, vars[name])
+	}
 	var out bytes.Buffer
 	cmd := NewInit()
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
@@ -198,6 +209,53 @@ func TestInitAllowsTheRegistriesOfTheProject(t *testing.T) {
 	check(t, dir)
 }
 
+// TestInitTakesTheRegistriesOfTheUser: a session has neither the variables nor the settings
+// files of its user. Passwords stay out of the policy, and so does what the project has
+// itself.
+func TestInitTakesTheRegistriesOfTheUser(t *testing.T) {
+	home := projectWith(t, "home", map[string]string{
+		".npmrc":               "//npm.corp.example/:_authToken=hunter2\nregistry=https://npm.corp.example/\n",
+		".config/pip/pip.conf": "[global]\nindex-url = http://localhost:3141/root/pypi/+simple/\n",
+		".config/go/env":       "GOPROXY=https://ignored.example\nGONOSUMDB=*.corp.example,x.example\n",
+	})
+	vars := map[string]string{"GOPROXY": "http://localhost:8081/go,https://proxy.golang.org,direct", "GOSUMDB": "sum.golang.org",
+		"UV_INDEX_URL": "https://user:hunter2@uv.corp.example/simple", "PIP_EXTRA_INDEX_URL": "https://pypi.org/simple"}
+	dir := projectWith(t, "p", map[string]string{"package.json": "{}", "go.mod": "", "setup.py": ""})
+	out, code := beginAsUser(t, home, vars, "--pack", pack(t, "agent-sandbox"), dir)
+	text, err := os.ReadFile(filepath.Join(dir, ".agentsh/policy.yaml"))
+	if err != nil || code != 0 {
+		t.Fatalf("%v: exit %d\n%s", err, code, out)
+	}
+	for _, want := range []string{
+		"npm_config_registry: {value: 'https://npm.corp.example/', enforce: start}\n",
+		"PIP_INDEX_URL: {value: 'http://localhost:3141/root/pypi/+simple/', enforce: start}\n",
+		"GOPROXY: {value: 'http://localhost:8081/go,https://proxy.golang.org,direct', enforce: start}\n",
+		"GONOSUMDB: {value: '*.corp.example,x.example', enforce: start}\n",
+		"domains: ['npm.corp.example']\n    ports: [443]\n", "domains: ['localhost']\n    ports: [3141]\n",
+		"domains: ['localhost']\n    ports: [8081]\n",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	for _, none := range []string{"hunter2", "UV_INDEX_URL", "PIP_EXTRA", "ignored.example"} {
+		if strings.Contains(string(text), none) {
+			t.Errorf("%s is in\n%s", none, text)
+		}
+	}
+	if !strings.Contains(out, "note: UV_INDEX_URL by UV_INDEX_URL has a password") ||
+		!strings.Contains(out, "note: commands get GONOSUMDB=*.corp.example,x.example, as you have it by ~/.config/go/env") ||
+		strings.Contains(out, "hunter2") {
+		t.Error(out)
+	}
+	check(t, dir)
+	own := projectWith(t, "own", map[string]string{"package.json": "{}", ".npmrc": "registry=http://localhost:4873/\n"})
+	out, code = beginAsUser(t, home, nil, "--pack", pack(t, "agent-sandbox"), own)
+	if code != 0 || strings.Contains(out, "npm.corp.example") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+}
+
 func TestInitNeverReplacesAFile(t *testing.T) {
 	for name, prepare := range map[string]func(dir string) error{
 		"a policy": func(dir string) error {
@@ -271,8 +329,7 @@ func TestInitSurvivesAHostileProject(t *testing.T) {
 
 func TestTheHomeIsNoProject(t *testing.T) {
 	dir := projectWith(t, "home", map[string]string{"package.json": ""})
-	t.Setenv("HOME", dir)
-	if out, code := begin(t, "--pack", pack(t, "agent-sandbox"), dir); code != 125 || !strings.Contains(out, "is no project") {
+	if out, code := beginAsUser(t, dir, nil, "--pack", pack(t, "agent-sandbox"), dir); code != 125 || !strings.Contains(out, "is no project") {
 		t.Errorf("exit %d\n%s", code, out)
 	}
 }
