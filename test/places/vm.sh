@@ -137,7 +137,8 @@ boot() {
 }
 
 # qemu ARCHITECTURE is an emulator of version 8 or newer: under that of Debian 12 kernels from
-# Linux 6.12 panic. Where the machine has an older one, the backport is unpacked, once.
+# Linux 6.12 panic. Where the machine has an older one, the backport is unpacked, once. It ends when it
+# loads a module of the older one, so it has a mount namespace without these.
 qemu() {
 	local program=qemu-system-$1 package=qemu-system-x86 dir=$CACHE/qemu-$1 file
 	[ "$1" = x86_64 ] || package=qemu-system-arm
@@ -151,7 +152,13 @@ qemu() {
 			rm -rf "$dir/debs"
 			: >"$dir/.complete"
 		fi
-		program=$dir/usr/bin/$program # finds its firmware beside it
+		mkdir -p "$dir/alone"
+		cat >"$dir/alone/$program" <<-ALONE
+			#!/bin/sh
+			exec unshare -m sh -c 'for d in /usr/lib/*/qemu; do [ ! -d "\$d" ] || mount -t tmpfs none "\$d" || exit; done; exec "\$0" "\$@"' $dir/usr/bin/$program "\$@"
+		ALONE
+		chmod 755 "$dir/alone/$program"
+		program=$dir/alone/$program # the emulator finds its firmware beside itself
 	fi
 	"$program" --version >/dev/null || return
 	echo "$program"
