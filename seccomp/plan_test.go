@@ -487,6 +487,9 @@ func TestATracedFilterStopsWhatTheOtherNotifies(t *testing.T) {
 			want = retTrace
 			stops++
 		}
+		if nr == unix.SYS_WAIT4 { // its options are 3
+			want = retTrace
+		}
 		if got := action(with, d); got != want {
 			t.Errorf("call %d: %#x instead of %#x", nr, got, want)
 		}
@@ -503,8 +506,12 @@ func TestATracedFilterStopsWhatTheOtherNotifies(t *testing.T) {
 		"a process without a tracer": {
 			data{nr: unix.SYS_CLONE, arch: arch, args: [6]uint64{unix.CLONE_UNTRACED | uint64(unix.SIGCHLD)}}, retErrno | uint32(unix.EPERM),
 		},
-		"a process":   {data{nr: unix.SYS_CLONE, arch: arch, args: [6]uint64{uint64(unix.SIGCHLD)}}, actAllow},
-		"its new way": {data{nr: unix.SYS_CLONE3, arch: arch}, retErrno | uint32(unix.ENOSYS)},
+		"a wait that does not block":   {data{nr: unix.SYS_WAIT4, arch: arch, args: [6]uint64{2: unix.WNOHANG}}, retTrace},
+		"a wait":                       {data{nr: unix.SYS_WAIT4, arch: arch, args: [6]uint64{1, 1, unix.WALL, 1}}, actAllow},
+		"a waitid that does not block": {data{nr: unix.SYS_WAITID, arch: arch, args: [6]uint64{3: unix.WNOHANG | unix.WEXITED}}, retTrace},
+		"a waitid":                     {data{nr: unix.SYS_WAITID, arch: arch, args: [6]uint64{1, 1, 1, unix.WEXITED, 1}}, actAllow},
+		"a process":                    {data{nr: unix.SYS_CLONE, arch: arch, args: [6]uint64{uint64(unix.SIGCHLD)}}, actAllow},
+		"its new way":                  {data{nr: unix.SYS_CLONE3, arch: arch}, retErrno | uint32(unix.ENOSYS)},
 	} {
 		if got := action(with, c.data); got != c.want {
 			t.Errorf("%s: %#x instead of %#x", name, got, c.want)

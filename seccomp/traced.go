@@ -16,7 +16,7 @@ func Traced(program []byte, arch string) ([]byte, error) {
 		return nil, fmt.Errorf("filter of %d bytes for %s", len(program), arch)
 	}
 	ne := binary.NativeEndian
-	out := tracedPrologue(a.audit, cloneNumbers[arch])
+	out := tracedPrologue(a.audit, tracedNumbers[arch])
 	for at := 0; at < len(program); at += sizeofInsn {
 		insn := append([]byte(nil), program[at:at+sizeofInsn]...)
 		if ne.Uint16(insn) == ret && ne.Uint32(insn[4:])&actionFull == retNotify {
@@ -29,19 +29,20 @@ func Traced(program []byte, arch string) ([]byte, error) {
 
 const (
 	jset       = 0x45
-	offFlags   = 16         // of clone: the low half of its first argument
+	offArgs    = 16         // the low half of the first argument
 	actionFull = 0xffff0000 // SECCOMP_RET_ACTION_FULL
 	retAllow   = 0x7fff0000 // SECCOMP_RET_ALLOW
 	retTrace   = 0x7ff00000 // SECCOMP_RET_TRACE
 	noCall     = 0xffffffff // a call that the tracer has answered
 )
 
-// cloneNumbers are the numbers of clone(2).
-var cloneNumbers = map[string]uint32{"amd64": 56, "arm64": 220}
+// tracedNumbers are the numbers of clone(2), wait4(2) and waitid(2).
+var tracedNumbers = map[string][3]uint32{"amd64": {56, 61, 247}, "arm64": {220, 260, 95}}
 
-// tracedPrologue runs before the program: it allows a call that the tracer has answered,
-// and refuses to make a process that is not traced.
-func tracedPrologue(arch, clone uint32) []byte {
+// tracedPrologue runs before the program: it allows a call that the tracer has answered, stops
+// a wait with WNOHANG, and refuses to make a process that is not traced. See wait.go of package
+// tracer for the waits.
+func tracedPrologue(arch uint32, numbers [3]uint32) []byte {
 	var b []byte
 	insn := func(code uint16, jf uint8, k uint32) { // a jump that is taken goes to the next one
 		b = binary.NativeEndian.AppendUint16(b, code)
@@ -49,12 +50,20 @@ func tracedPrologue(arch, clone uint32) []byte {
 		b = binary.NativeEndian.AppendUint32(b, k)
 	}
 	insn(ldAbs, 0, offArch)
-	insn(jeq, 7, arch)
+	insn(jeq, 15, arch)
 	insn(ldAbs, 0, offNr)
 	insn(jeq, 1, noCall)
 	insn(ret, 0, retAllow)
-	insn(jeq, 3, clone)
-	insn(ldAbs, 0, offFlags)
+	insn(jeq, 3, numbers[1])
+	insn(ldAbs, 0, offArgs+2*8)
+	insn(jset, 9, unix.WNOHANG)
+	insn(ret, 0, retTrace)
+	insn(jeq, 3, numbers[2])
+	insn(ldAbs, 0, offArgs+3*8)
+	insn(jset, 5, unix.WNOHANG)
+	insn(ret, 0, retTrace)
+	insn(jeq, 3, numbers[0])
+	insn(ldAbs, 0, offArgs)
 	insn(jset, 1, unix.CLONE_UNTRACED)
 	insn(ret, 0, retErrno|uint32(unix.EPERM))
 	return b

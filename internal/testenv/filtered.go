@@ -208,6 +208,12 @@ func installFilter(calls []uint32, traced bool) (int, error) {
 		action, flags = traceCall, 0
 	}
 	program := []unix.SockFilter{{Code: load, K: 0}}
+	if traced { // as seccomp.Traced has it
+		const options, jumpSet = 16 + 2*8, 0x45
+		program = append(program, unix.SockFilter{Code: jumpEqual, Jf: 4, K: unix.SYS_WAIT4}, unix.SockFilter{Code: load, K: options},
+			unix.SockFilter{Code: jumpSet, Jf: 1, K: unix.WNOHANG}, unix.SockFilter{Code: ret, K: action},
+			unix.SockFilter{Code: load, K: 0})
+	}
 	for i, n := range calls {
 		program = append(program, unix.SockFilter{Code: jumpEqual, Jt: uint8(len(calls) - i), K: n})
 	}

@@ -312,6 +312,38 @@ static void zombies(void)
 	say("sum %d\n", sum);
 }
 
+/* A child that ends in one of three ways. */
+static pid_t ending(int how)
+{
+	pid_t pid = child();
+	if (pid)
+		return pid;
+	if (how == 1)
+		raise(SIGKILL);
+	if (how == 2)
+		execve(hello, (char *[]){ "hello", "quiet", NULL }, environ);
+	_exit(0);
+}
+
+/* A child has ended for a pidfd, for /proc and for a wait at the same time. */
+static void seen_ends(void)
+{
+	int missed[2] = { 0, 0 };
+	for (int i = 0; i < 150; i++) {
+		pid_t pid = ending(i % 3);
+		struct pollfd p = { .fd = syscall(SYS_pidfd_open, pid, 0), .events = POLLIN };
+		need(p.fd >= 0 && poll(&p, 1, -1) == 1, "poll");
+		if (waitpid(pid, NULL, WNOHANG) != pid && ++missed[0])
+			waitpid(pid, NULL, 0);
+		close(p.fd);
+		pid = ending(i % 3);
+		wait_for_state(pid, 'Z');
+		if (waitpid(pid, NULL, WNOHANG) != pid && ++missed[1])
+			waitpid(pid, NULL, 0);
+	}
+	say("ended, and no wait returns it: %d %d\n", missed[0], missed[1]);
+}
+
 static void on_signal(int s) { got = s; }
 
 static void orphans(void)
@@ -720,7 +752,7 @@ static const struct {
 	void (*run)(void);
 } cases[] = {
 	{ "stops", stops }, { "infos", infos }, { "clones", clones }, { "dethread", dethread }, { "vforks", vforks },
-	{ "zombies", zombies }, { "orphans", orphans }, { "groups", groups }, { "orphaned-group", orphaned_group },
+	{ "zombies", zombies }, { "seen-ends", seen_ends }, { "orphans", orphans }, { "groups", groups }, { "orphaned-group", orphaned_group },
 	{ "child-signals", child_signals }, { "restarts", restarts }, { "queued", queued }, { "ends", ends },
 	{ "storms", storms }, { "interrupts", interrupts }, { "rule", rule },
 };

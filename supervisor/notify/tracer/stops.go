@@ -89,6 +89,10 @@ func (t *thread) call(k *task) error {
 	k.regs, k.call = regs, t.engine.add(t, k.tid)
 	c := engine.Call{Notification: engine.Notification{ID: k.call, TID: k.tid, Arch: nativeArch}}
 	c.Syscall, c.Args = regs.Call()
+	if polls(c.Syscall, c.Args) {
+		t.poll(k.call)
+		return nil
+	}
 	t.send(c)
 	return nil
 }

@@ -22,6 +22,8 @@ type thread struct {
 	unkilled error   // a tracee that must not go on could not be killed
 	left     []*task // detached by their follower, which has not returned
 	recent   recent
+	polls    []uint64 // calls that wait until no event is left; see wait.go
+	before   int      // events until they go on at the latest
 
 	mu      sync.Mutex
 	replies []reply
@@ -141,6 +143,8 @@ func (t *thread) run() {
 			continue
 		case err != nil: // ECHILD
 			return
+		case tid == 0:
+			t.endPolls()
 		case tid == t.bell.pid && tid != 0:
 			err = t.bellStopped(status)
 		default:

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/supervisor/notify/engine"
 )
 
 // A wait for any tracee walks the list of all of them: once before it sleeps, and once
@@ -46,8 +48,47 @@ func (r *recent) remove(tid int) {
 	}
 }
 
-// wait waits for the next stop or end of a tracee.
+// A tracee that has ended is a zombie until this thread has waited for it. Its parent can see
+// that by a pidfd(2) and in /proc, but its wait does not return it. Programs rely on that: they
+// wait with WNOHANG for the process of a pidfd that is ready. So the filter stops waits with
+// WNOHANG, and such a call goes on when no tracee has an event. See ptrace(2), and
+// wait_consider_task in kernel/exit.c.
+
+// polls reports whether a call is a wait with WNOHANG.
+func polls(number int, args [6]uint64) bool {
+	switch number {
+	case unix.SYS_WAIT4:
+		return args[2]&unix.WNOHANG != 0
+	case unix.SYS_WAITID:
+		return args[3]&unix.WNOHANG != 0
+	}
+	return false
+}
+
+// poll notes such a call. It waits for one event of each tracee at most: others may go on
+// having some.
+func (t *thread) poll(id uint64) {
+	const more = 16 // newborn threads, and processes whose last thread ended
+	t.polls, t.before = append(t.polls, id), len(t.tasks)+more
+}
+
+// endPolls lets these calls go on.
+func (t *thread) endPolls() {
+	for _, id := range t.polls {
+		_ = t.engine.Answer(id, engine.Answer{Kind: engine.Continue}) // its thread may have ended
+	}
+	t.polls = t.polls[:0]
+}
+
+// wait waits for the next stop or end of a tracee. It returns 0 if the calls of [thread.poll]
+// can go on.
 func (t *thread) wait(status *unix.WaitStatus) (int, error) {
+	if len(t.polls) > 0 {
+		if t.before--; t.before < 0 {
+			return 0, nil
+		}
+		return unix.Wait4(-1, status, anyOfThread|unix.WNOHANG, nil)
+	}
 	if n := len(t.tasks); n > shortWalk {
 		if tid := t.search(status, time.Duration(n)*walkOfOne); tid != 0 {
 			return tid, nil
