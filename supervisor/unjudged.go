@@ -73,6 +73,9 @@ func (e *idle) Receive(*engine.Call) error {
 // Valid reports false.
 func (e *idle) Valid(uint64) bool { return false }
 
+// Ended reports true.
+func (e *idle) Ended(uint64) bool { return true }
+
 // Answer fails: there is no call.
 func (e *idle) Answer(uint64, engine.Answer) error { return engine.ErrGone }
 

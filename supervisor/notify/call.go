@@ -88,8 +88,8 @@ func (c *call) fault(err error) {
 	if e := unix.Errno(0); errors.As(err, &e) && e != 0 && !errors.Is(err, target.ErrGone) {
 		errno = e
 	}
-	denied := c.send(engine.Deny(errno))
-	if errors.Is(err, errGone) || errors.Is(err, target.ErrGone) || errors.Is(denied, engine.ErrGone) {
+	gone := errors.Is(err, errGone) || errors.Is(err, target.ErrGone) || c.engine.Ended(c.ID)
+	if errors.Is(c.send(engine.Deny(errno)), engine.ErrGone) || gone {
 		return // the caller ended meanwhile, which is the probable cause
 	}
 	c.record.report(wire.Event{

@@ -343,9 +343,6 @@ func TestNobodyIsDeniedWhenTheCallerIsDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = s.prog.Wait()
-	if s.tracer != nil {
-		s.tracer.Wait() // it learns of the end after the kernel
-	}
 	close(release)
 	s.end()
 	if e := s.event(func(e wire.Event) bool { return e.Type == wire.EventFault }); e != nil {

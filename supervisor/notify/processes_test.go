@@ -176,13 +176,7 @@ func TestNoProgramIsDeniedBecauseItsProcessWasKilled(t *testing.T) {
 			var pidfd, times atomic.Int32
 			kill := func(*target.Handle) (FileIdentity, error) {
 				if times.Add(1) == 2 { // at the exec stop
-					if err := unix.PidfdSendSignal(int(pidfd.Load()), unix.SIGKILL, nil, 0); err != nil {
-						t.Error(err)
-					}
-					ended := []unix.PollFd{{Fd: pidfd.Load(), Events: unix.POLLIN}}
-					for _, err := unix.Poll(ended, -1); err == unix.EINTR; {
-						_, err = unix.Poll(ended, -1)
-					}
+					killAndWait(t, int(pidfd.Load()))
 				}
 				return FileIdentity{}, nil
 			}
@@ -207,6 +201,51 @@ func TestNoProgramIsDeniedBecauseItsProcessWasKilled(t *testing.T) {
 				t.Errorf("%+v", *denied)
 			}
 		})
+	}
+}
+
+// The tracer learns of the end of a process after the kernel. Here its thread, which answers
+// the call, cannot know it yet.
+func TestNobodyIsDeniedWhoseEndTheTracerDoesNotKnow(t *testing.T) {
+	testenv.Need(t, testenv.UserNotif)
+	s := &session{t: t, done: make(chan error, 1), traced: true}
+	cmd := exec.Command("/bin/sh", "-c", "kill -USR1 $$")
+	cmd.Stdout, cmd.Stderr = &s.out, &s.out
+	var pidfd int
+	s.before = func(pid int) {
+		var err error
+		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(pidfd) })
+	}
+	asked := 0
+	evaluate := func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		if q, ok := r.(*policy.SignalRequest); ok && q.Signal == int(unix.SIGUSR1) { // others are of the Go runtime
+			asked++
+			killAndWait(t, pidfd)
+			panic("no process")
+		}
+		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
+	}
+	s.start(Config{Rules: Rules{Evaluate: evaluate, Prompt: true}}, CommandInfo{ID: "c1"}, cmd, judged...)
+	s.end()
+	if asked != 1 {
+		t.Errorf("%d signals were judged", asked)
+	}
+	if e := s.event(func(e wire.Event) bool { return e.Type == wire.EventFault }); e != nil {
+		t.Errorf("%+v", *e)
+	}
+}
+
+// killAndWait kills a process and returns when it is a zombie.
+func killAndWait(t *testing.T, pidfd int) {
+	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil {
+		t.Error(err)
+	}
+	ended := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for _, err := unix.Poll(ended, -1); err == unix.EINTR; {
+		_, err = unix.Poll(ended, -1)
 	}
 }
 

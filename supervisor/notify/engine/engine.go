@@ -68,6 +68,9 @@ type Engine interface {
 	Receive(*Call) error
 	// Valid reports whether the thread still waits for the answer to the call.
 	Valid(id uint64) bool
+	// Ended reports whether the thread has ended or been killed. [Engine.Valid] may not know
+	// that yet. It is slower, and for calls without an answer.
+	Ended(id uint64) bool
 	// Answer ends the call. It returns [ErrGone] when nobody waits for it.
 	Answer(id uint64, a Answer) error
 	// Execute lets an execve go ahead. The calling thread must be one of [OnThread]. An

@@ -40,6 +40,9 @@ func (e *Engine) Receive(c *engine.Call) error { return e.listener.Receive(&c.No
 // Valid reports whether a notification waits for its answer.
 func (e *Engine) Valid(id uint64) bool { return e.listener.Valid(id) }
 
+// Ended reports whether the thread has ended.
+func (e *Engine) Ended(id uint64) bool { return !e.listener.Valid(id) }
+
 // Close closes the listener. Calls that are notified later fail in their threads with
 // ENOSYS.
 func (e *Engine) Close() error { return e.listener.Close() }

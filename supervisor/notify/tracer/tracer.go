@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/threads"
+	"agentsh/seccomp/target"
 	"agentsh/supervisor/notify/engine"
 )
 
@@ -180,6 +181,14 @@ func (e *Engine) Valid(id uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.calls[id] != nil
+}
+
+// Ended reports whether the thread has left its stop, which a killed thread does at once.
+func (e *Engine) Ended(id uint64) bool {
+	e.mu.Lock()
+	s := e.calls[id]
+	e.mu.Unlock()
+	return s == nil || !target.Held(s.tid)
 }
 
 // Answer has the tracing thread end a call.
