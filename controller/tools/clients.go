@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/net/netutil"
 )
 
 // Limits of clients over HTTP. Each connection has at most one request, so a session without one is left to close.
@@ -31,9 +30,13 @@ var bodyWait = defaultBodyWait
 
 // HTTPServer is a server for [Handler], and what stands before it. It limits the times of connections, and their number at l.
 func HTTPServer(l net.Listener, h http.Handler) (*http.Server, net.Listener) {
+	return httpServer(l, h, maxConnections)
+}
+
+func httpServer(l net.Listener, h http.Handler, most int) (*http.Server, *connections) {
 	return &http.Server{
-		Handler: timed(h), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader,
-	}, netutil.LimitListener(l, maxConnections)
+		Handler: timed(h), ReadHeaderTimeout: headerWait, IdleTimeout: idleWait, MaxHeaderBytes: maxHeader, ConnContext: withConnection,
+	}, limitConnections(l, most)
 }
 
 // timed bounds the time for what the server itself reads of a request that is refused.

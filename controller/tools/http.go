@@ -94,7 +94,7 @@ func handler(t *Toolbox, token string, most int) http.Handler {
 		return &auth.TokenInfo{}, nil
 	}
 	withToken := auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})
-	return sameOrigin(withToken(received(mux, t.limits.bodies)))
+	return sameOrigin(withToken(known(received(mux, t.limits.bodies))))
 }
 
 // sameOrigin refuses requests of pages of other hosts.
