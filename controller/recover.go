@@ -180,8 +180,9 @@ type Collected struct {
 	RunID   string `json:"run_id,omitempty"`
 	Image   string `json:"image,omitempty"` // digest of an extracted image
 	Sandbox string `json:"sandbox,omitempty"`
-	Run     bool   `json:"run"`    // host files of an unfinished run
-	Record  bool   `json:"record"` // the record of an ended run, with the files stored with it
+	File    string `json:"file,omitempty"` // temporary file or directory of a command that was killed
+	Run     bool   `json:"run"`            // host files of an unfinished run
+	Record  bool   `json:"record"`         // the record of an ended run, with the files stored with it
 }
 
 // Collect cleans up after killed controllers: it removes sandboxes with their
@@ -211,6 +212,11 @@ func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend, o
 	}
 	for _, x := range swept {
 		found = append(found, Collected{RunID: x.RunID, Run: !x.Record, Record: x.Record})
+	}
+	files, err := state.SweepTemporary(o.DryRun)
+	errs = append(errs, err)
+	for _, name := range files {
+		found = append(found, Collected{File: name})
 	}
 	if o.Images != "" {
 		images, err := image.Collect(o.Images, image.CollectOptions{

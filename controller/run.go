@@ -159,7 +159,7 @@ func collectKilled(ctx context.Context, o Options, p progress) {
 		p.warn("earlier runs: %v", err)
 	}
 	for _, l := range left {
-		if !l.Record {
+		if !l.Record && l.File == "" {
 			p.warn("removed what the killed run %s had left", l.RunID)
 		}
 	}

@@ -61,8 +61,15 @@ func world(t *testing.T) {
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	t.Setenv("XDG_STATE_HOME", filepath.Join(dir, "state"))
+	t.Setenv("TMPDIR", filepath.Join(dir, "tmp"))
+	if err := os.Mkdir(filepath.Join(dir, "tmp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	t.Chdir(dir)
 	t.Cleanup(func() {
+		if left, err := os.ReadDir(filepath.Join(dir, "tmp")); err != nil || len(left) > 0 {
+			t.Errorf("left: %v %v", left, err)
+		}
 		if left, err := os.ReadDir(filepath.Join(dir, "state", "agentsh", "sandboxes")); err != nil || len(left) > 0 {
 			t.Errorf("left: %v %v", left, err)
 		}

@@ -24,8 +24,8 @@ func newGCCommand() *cobra.Command {
 		Use:   "gc",
 		Short: "Remove what killed runs left behind, and old records",
 		Long: `gc removes sandboxes with their processes, files and unpublished results of
-runs whose agentctl was killed, and the records of runs that ended long ago. It also
-removes extracted images that were not used for that long, and for at least 25 hours.
+runs whose agentctl was killed, temporary files of other commands that were killed, and
+the records of runs that ended long ago. It also removes extracted images that were not used for that long, and for at least 25 hours.
 Runs that are going on are not touched, and neither are results and their images. A
 run does the same when it starts, except for images.
 
@@ -85,6 +85,8 @@ func printCollected(out io.Writer, found []controller.Collected, dryRun bool) er
 		switch {
 		case c.Image != "":
 			fmt.Fprintf(w, "%s image %s\n", did, text.Visible(c.Image))
+		case c.File != "":
+			fmt.Fprintf(w, "%s %s\n", did, text.Visible(c.File))
 		case c.Sandbox != "":
 			fmt.Fprintf(w, "%s sandbox %s\n", did, text.Visible(c.Sandbox))
 		case c.Record:

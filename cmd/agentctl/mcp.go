@@ -174,11 +174,20 @@ func (f *mcpFlags) harness(args []string) (file string, remove func(), err error
 	if _, err := os.Stat(policy); err != nil {
 		return "", nil, fmt.Errorf("--policy: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "agentctl-mcp-")
+	state, err := settings.State()
 	if err != nil {
 		return "", nil, err
 	}
-	remove = func() { _ = os.RemoveAll(dir) } // only text of this command is in it
+	made, err := state.Temporary(filepath.Join(os.TempDir(), "agentctl-mcp-"))
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = made.Remove() } // what cannot be removed is swept later
+	dir := made.Path
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		remove()
+		return "", nil, err
+	}
 	agent := filepath.Join(dir, "mcp.md")
 	data, err := json.Marshal(map[string]any{
 		"agent": strings.TrimPrefix(agent, "/"), "policy": strings.TrimPrefix(policy, "/"), "runtime": "command", "command": []string{"true"},

@@ -11,6 +11,7 @@ import (
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
 
@@ -19,7 +20,7 @@ var notSaved = []string{layout.EnvFile, layout.EnvDir, layout.RuntimeDir, path.D
 
 // Save writes the files of a sandbox into a new file of this machine: its home and its workspace, without
 // what agentctl delivers there. The file appears whole or not at all. It returns the size in bytes.
-func Save(ctx context.Context, box sandbox.Executor, file string) (size int64, err error) {
+func Save(ctx context.Context, box sandbox.Executor, state statedir.Dir, file string) (size int64, err error) {
 	list, err := box.List(ctx, layout.Workspace)
 	if err != nil {
 		return 0, err
@@ -30,11 +31,15 @@ func Save(ctx context.Context, box sandbox.Executor, file string) (size int64, e
 			paths = append(paths, path.Join(path.Base(layout.Workspace), string(f.Name)))
 		}
 	}
-	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".")
+	temporary, err := temporary(state, filepath.Join(filepath.Dir(file), ".agentctl-save-"))
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = os.Remove(temp.Name()) }() // it has another name after a success
+	defer func() { _ = temporary.Remove() }() // it has another name after a success
+	temp, err := os.OpenFile(temporary.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return 0, err
+	}
 	err = box.CopyOut(ctx, wire.CopyOut{Dir: layout.Sandbox, Paths: paths, Gone: true}, temp)
 	info, statErr := temp.Stat()
 	if err = errors.Join(err, statErr, temp.Close()); err == nil {

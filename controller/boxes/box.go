@@ -9,12 +9,14 @@ import (
 
 	"agentsh/controller"
 	"agentsh/controller/tools"
+	"agentsh/internal/statedir"
 )
 
 // Box is a sandbox that this process holds. It is safe for concurrent use.
 type Box struct {
 	Held     controller.Held
 	Commands Runner
+	State    statedir.Dir
 
 	end   context.CancelFunc
 	done  chan struct{} // closed when it is deleted
@@ -33,7 +35,7 @@ var errIdle = errors.New("nobody has used the sandbox for its idle_seconds")
 // time of the specification. ctx is for the making only.
 func Open(ctx context.Context, o controller.Options, s Spec) (*Box, error) {
 	holding, end := context.WithCancel(context.WithoutCancel(ctx))
-	b := &Box{end: end, done: make(chan struct{}), used: time.Now()}
+	b := &Box{State: o.State, end: end, done: make(chan struct{}), used: time.Now()}
 	ready := make(chan struct{})
 	making := true // until ready is closed
 	stop := context.AfterFunc(ctx, end)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
 )
 
 // Spec describes a new sandbox. Paths are paths of this machine, absolute or relative to the current
@@ -145,7 +146,7 @@ func (s Spec) Check() error {
 
 // HarnessFile is the file of the harness. One that Policy stands for is made in a directory that
 // remove removes; its root is /.
-func (s Spec) HarnessFile() (file string, remove func(), err error) {
+func (s Spec) HarnessFile(state statedir.Dir) (file string, remove func(), err error) {
 	if s.Harness != "" {
 		return s.Harness, func() {}, nil
 	}
@@ -153,11 +154,16 @@ func (s Spec) HarnessFile() (file string, remove func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	dir, err := os.MkdirTemp("", "agentctl-sandbox-")
+	made, err := state.Temporary(filepath.Join(os.TempDir(), "agentctl-sandbox-"))
 	if err != nil {
 		return "", nil, err
 	}
-	remove = func() { _ = os.RemoveAll(dir) } // only text of this program is in it
+	remove = func() { _ = made.Remove() } // what cannot be removed is swept later
+	dir := made.Path
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		remove()
+		return "", nil, err
+	}
 	agent := filepath.Join(dir, "sandbox.md")
 	h := map[string]any{
 		"agent": below(agent), "policy": below(policy), "runtime": "command", "command": []string{"true"}, "role": "sandbox",

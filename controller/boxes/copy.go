@@ -2,7 +2,6 @@ package boxes
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/channel"
+	"agentsh/internal/statedir"
 	"agentsh/internal/tarfs"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -22,8 +22,9 @@ import (
 // Copier copies between this machine and a sandbox.
 type Copier struct {
 	Box     sandbox.Executor
-	Git     bool     // a .git travels too
-	Skipped []string // files that did not travel, each with the reason
+	State   statedir.Dir // notes what is not complete
+	Git     bool         // a .git travels too
+	Skipped []string     // files that did not travel, each with the reason
 }
 
 // inGit reports whether a path is a .git or below one.
@@ -66,22 +67,37 @@ func (c *Copier) Out(ctx context.Context, src, dst string) error {
 	if info.Type != "dir" {
 		request.Dir, request.Names = wire.Name(path.Dir(src)), []string{path.Base(src)}
 	}
-	staging := ".agentctl-cp-" + rand.Text()
-	m, err := channel.ReceiveArchive(ctx, c.Box, request, channel.ArchiveTarget{
-		Parent: root, Name: staging, Options: tarfs.ReceiveOptions{UnpackOptions: tarfs.UnpackOptions{RefuseGit: !c.Git, Limits: copyLimits}},
-	})
-	c.Skipped = m.Skipped
+	staging, err := temporary(c.State, filepath.Join(parent, copyPrefix))
 	if err != nil {
 		return err
 	}
-	if info.Type == "dir" {
-		return renameInto(root, staging, name)
+	defer func() { _ = staging.Remove() }() // what cannot be removed is swept later
+	received := name
+	if info.Type != "dir" { // the file comes in a directory
+		around, err := c.State.Temporary(filepath.Join(parent, copyPrefix))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = around.Remove() }()
+		received = filepath.Base(around.Path)
 	}
-	defer func() { _ = root.RemoveAll(staging) }()
-	if len(m.Entries) == 0 {
-		return nil // it was skipped
+	m, err := channel.ReceiveArchive(ctx, c.Box, request, channel.ArchiveTarget{Parent: root, Name: received, Options: tarfs.ReceiveOptions{
+		UnpackOptions: tarfs.UnpackOptions{RefuseGit: !c.Git, Limits: copyLimits}, Staging: filepath.Base(staging.Path),
+	}})
+	c.Skipped = m.Skipped
+	if err != nil || received == name || len(m.Entries) == 0 { // a file that was skipped is none
+		return err
 	}
-	return renameInto(root, path.Join(staging, path.Base(src)), name)
+	return root.Rename(path.Join(received, path.Base(src)), name)
+}
+
+// copyPrefix begins the names of what is not complete.
+const copyPrefix = ".agentctl-cp-"
+
+// temporary notes a file or a directory beside a copy, and removes what killed copies have left.
+func temporary(state statedir.Dir, prefix string) (*statedir.Temporary, error) {
+	_, _ = state.SweepTemporary(false) // 'agentctl gc' has its error
+	return state.Temporary(prefix)
 }
 
 // destination is the directory and the name of a copy: base in dst if dst is a
@@ -116,14 +132,6 @@ func replaceable(root *os.Root, name string, dir bool) error {
 	}
 	if dir || !info.Mode().IsRegular() {
 		return fmt.Errorf("%s exists: only a file replaces a file", filepath.Join(root.Name(), name))
-	}
-	return nil
-}
-
-// renameInto renames a received copy to its final name.
-func renameInto(root *os.Root, from, to string) error {
-	if err := root.Rename(from, to); err != nil {
-		return errors.Join(err, root.RemoveAll(from))
 	}
 	return nil
 }

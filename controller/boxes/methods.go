@@ -106,7 +106,7 @@ func (s *Server) create(ctx context.Context, r request) (any, error) {
 	s.state.Lock()
 	s.boxes[box.Held.ID] = box
 	s.state.Unlock()
-	go func() { // ends with the sandbox
+	s.ends.Go(func() {
 		<-box.Done()
 		done()
 		s.state.Lock()
@@ -123,7 +123,7 @@ func (s *Server) create(ctx context.Context, r request) (any, error) {
 				Message string `json:"message"`
 			}{box.Held.ID, why}})
 		}
-	}()
+	})
 	return NewMade(box, o.Backend.Name(), spec.Labels), nil
 }
 
@@ -317,13 +317,13 @@ type copied struct {
 }
 
 func copyIn(ctx context.Context, b *Box, p copyParams, _ output) (any, error) {
-	c := &Copier{Box: b.Held.Box, Git: p.Git}
+	c := &Copier{Box: b.Held.Box, State: b.State, Git: p.Git}
 	err := c.In(ctx, p.Src, keepSlash(b.path(p.Dst), p.Dst))
 	return copied{c.Skipped}, err
 }
 
 func copyOut(ctx context.Context, b *Box, p copyParams, _ output) (any, error) {
-	c := &Copier{Box: b.Held.Box, Git: p.Git}
+	c := &Copier{Box: b.Held.Box, State: b.State, Git: p.Git}
 	err := c.Out(ctx, b.path(p.Src), p.Dst)
 	return copied{c.Skipped}, err
 }
@@ -462,7 +462,7 @@ type saveParams struct {
 }
 
 func save(ctx context.Context, b *Box, p saveParams, _ output) (any, error) {
-	size, err := Save(ctx, b.Held.Box, p.File)
+	size, err := Save(ctx, b.Held.Box, b.State, p.File)
 	return struct {
 		Bytes int64 `json:"bytes"`
 	}{size}, err

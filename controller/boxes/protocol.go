@@ -41,7 +41,8 @@ type Server struct {
 	boxes map[string]*Box
 	calls map[string]*call // by the id of the request
 	held  int              // bytes of the messages of these
-	wg    sync.WaitGroup
+	wg    sync.WaitGroup   // calls
+	ends  sync.WaitGroup   // of sandboxes
 }
 
 // call is a request that runs.
@@ -114,6 +115,7 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	cancel(errEnded)
 	s.wg.Wait()
 	err = errors.Join(err, s.deleteAll(context.WithoutCancel(ctx)))
+	s.ends.Wait()
 	s.out.flush()
 	return err
 }

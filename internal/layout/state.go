@@ -167,6 +167,9 @@ func (s State) OpenShell() string { return filepath.Join(string(s), "openshell")
 // Lock is the file that orders agentctl's changes of [State.Runs] and [State.Sandboxes].
 func (s State) Lock() string { return filepath.Join(string(s), "lock") }
 
+// Temporary notes files that processes make elsewhere for a time.
+func (s State) Temporary() string { return filepath.Join(string(s), "temporary") }
+
 // Gateway holds the providers of agentctl's local gateway.
 func (s State) Gateway() string { return filepath.Join(string(s), "gateway") }
 

@@ -1,6 +1,7 @@
 package tarfs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -29,7 +30,7 @@ func Receive(ctx context.Context, parent *os.Root, name string, r io.Reader, opt
 	if err := requireAbsent(parent, name); err != nil {
 		return wire.Manifest{}, fmt.Errorf("receive: %w", err)
 	}
-	staging, m, err := stage(ctx, parent, r, opts.UnpackOptions)
+	staging, m, err := stage(ctx, parent, cmp.Or(opts.Staging, newStaging()), r, opts.UnpackOptions)
 	if err == nil {
 		err = parent.Rename(staging, name)
 	}
@@ -53,6 +54,7 @@ func Receive(ctx context.Context, parent *os.Root, name string, r io.Reader, opt
 type ReceiveOptions struct {
 	UnpackOptions
 	KeepPartial bool
+	Staging     string // name in parent of the directory that is filled; empty: a new one
 }
 
 // Install unpacks r beneath a hidden directory in dir. When every entry has matched
@@ -61,7 +63,7 @@ type ReceiveOptions struct {
 // replace a file or a file a directory. An interrupted install leaves dir unchanged or
 // with some of the new files, each of them complete.
 func Install(ctx context.Context, dir *os.Root, r io.Reader, opts UnpackOptions) (wire.Manifest, error) {
-	staging, m, err := stage(ctx, dir, r, opts)
+	staging, m, err := stage(ctx, dir, newStaging(), r, opts)
 	if staging != "" {
 		defer func() { _ = removeAll(dir, staging) }()
 	}
@@ -80,10 +82,11 @@ func Install(ctx context.Context, dir *os.Root, r io.Reader, opts UnpackOptions)
 	return m, nil
 }
 
+func newStaging() string { return ".agentsh-incoming-" + rand.Text() }
+
 // stage unpacks r into a new directory in parent. The returned name is empty if there
 // is nothing to remove.
-func stage(ctx context.Context, parent *os.Root, r io.Reader, opts UnpackOptions) (string, wire.Manifest, error) {
-	staging := ".agentsh-incoming-" + rand.Text()
+func stage(ctx context.Context, parent *os.Root, staging string, r io.Reader, opts UnpackOptions) (string, wire.Manifest, error) {
 	if err := parent.Mkdir(staging, 0o700); err != nil {
 		return "", wire.Manifest{}, err
 	}

@@ -74,12 +74,15 @@ func (p *pinning) pin(cmd *cobra.Command, file string) error {
 	if len(pinned) == 0 {
 		return fmt.Errorf("%s has no mcp_servers with pins: write pins: FILE below a server", file)
 	}
-	scratch, err := os.MkdirTemp("", "agentctl-mcp-pins-")
+	scratch, err := o.State.Temporary(filepath.Join(os.TempDir(), "agentctl-mcp-pins-"))
+	if err == nil {
+		err = os.Mkdir(scratch.Path, 0o700)
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(scratch) }() // results of a run without an agent
-	o.Out = filepath.Join(scratch, "out")
+	defer func() { _ = scratch.Remove() }() // results of a run without an agent; they are swept otherwise
+	o.Out = filepath.Join(scratch.Path, "out")
 	listed := map[string][]byte{}
 	progress := output.NewProgress(stderr, stderr, true)
 	ctx, force, stop := settings.Interruptible(cmd.Context(), settings.AbandonRun(stderr))

@@ -52,11 +52,15 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 					Hint: "a file whose name has a colon is ./NAME",
 				}
 			}
+			state, err := settings.State()
+			if err != nil {
+				return err
+			}
 			client, one, err := attachTo(cmd.Context(), from+to)
 			if err != nil {
 				return err
 			}
-			c := &boxes.Copier{Box: client, Git: git}
+			c := &boxes.Copier{Box: client, State: state, Git: git}
 			if from != "" {
 				err = c.Out(cmd.Context(), inRepository(one.Workdir, out), args[1])
 			} else {

@@ -273,7 +273,11 @@ func leaveStreams() error {
 
 // options are the options of a run for a specification. done removes what they need.
 func (c *sandboxCreate) options(spec boxes.Spec, stderr io.Writer) (o controller.Options, done func(), err error) {
-	file, done, err := spec.HarnessFile()
+	state, err := settings.State()
+	if err != nil {
+		return o, nil, err
+	}
+	file, done, err := spec.HarnessFile(state)
 	if err != nil {
 		return o, nil, err
 	}

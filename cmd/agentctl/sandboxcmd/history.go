@@ -141,7 +141,11 @@ backend. The file appears whole or not at all.`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return inSandbox(cmd.Context(), args[0], func(client *channel.Client) error {
-				size, err := boxes.Save(cmd.Context(), client, args[1])
+				state, err := settings.State()
+				if err != nil {
+					return err
+				}
+				size, err := boxes.Save(cmd.Context(), client, state, args[1])
 				if err != nil || !asJSON {
 					return err
 				}

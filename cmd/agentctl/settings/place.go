@@ -74,13 +74,9 @@ func (f Placement) OpenState(agentsh, config string) (statedir.Dir, sandbox.Back
 	if config, err = Absolute(config); err != nil {
 		return none, nil, err
 	}
-	path, err := layout.FindState(os.Getenv, os.Geteuid())
+	state, err := State()
 	if err != nil {
-		return none, nil, &output.Failure{Code: controller.ExitConfiguration, Err: err}
-	}
-	state, err := statedir.Open(path)
-	if err != nil {
-		return none, nil, &output.Failure{Code: controller.ExitSandbox, Err: err}
+		return none, nil, err
 	}
 	backend, err := f.open(state, agentsh, config)
 	return state, backend, err

@@ -32,6 +32,19 @@ func GatewayDir() (string, error) {
 	return state.Gateway(), err
 }
 
+// State is the state directory of the user.
+func State() (statedir.Dir, error) {
+	path, err := layout.FindState(os.Getenv, os.Geteuid())
+	if err != nil {
+		return statedir.Dir{}, &output.Failure{Code: controller.ExitConfiguration, Err: err}
+	}
+	state, err := statedir.Open(path)
+	if err != nil {
+		return statedir.Dir{}, &output.Failure{Code: controller.ExitSandbox, Err: err}
+	}
+	return state, nil
+}
+
 // Run are the flags of agentctl run.
 type Run struct {
 	Load       Load
