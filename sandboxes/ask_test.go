@@ -50,11 +50,14 @@ func TestACancelledCallEndsThoughAgentctlDoesNotAnswer(t *testing.T) {
 			c := &Client{}
 			c.open(program)
 			defer close(c.done)
-			go func() { // ends with in
-				_, _ = io.CopyN(io.Discard, in, int64(reads))
-			}()
 			ctx, cancel := context.WithCancelCause(t.Context())
-			time.AfterFunc(10*time.Millisecond, func() { cancel(enough) })
+			go func() { // ends with in
+				if reads > 0 {
+					_, _ = io.ReadFull(in, make([]byte, 1)) // the request has begun
+				}
+				cancel(enough)
+				_, _ = io.CopyN(io.Discard, in, int64(reads)-1)
+			}()
 			err := c.ask(ctx, "exec", nil, nil, nil)
 			if !errors.Is(err, enough) || reads > 0 && !strings.Contains(err.Error(), "it may go on") {
 				t.Error(err)

@@ -3,7 +3,6 @@ package boxes
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"os"
 	osexec "os/exec"
@@ -26,7 +25,7 @@ func (endless) Stat(context.Context, string) (wire.FileInfo, error) {
 func (endless) List(context.Context, string) ([]wire.FileInfo, error) { return nil, nil }
 
 func (endless) CopyOut(context.Context, wire.CopyOut, io.Writer) error {
-	fmt.Println("begun")
+	_, _ = os.Stdout.WriteString("begun\n") // the parent fails otherwise
 	select {}
 }
 
