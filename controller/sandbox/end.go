@@ -36,3 +36,11 @@ func (e *End) Passes() bool { return e.Kind == EndUnreachable || e.Kind == EndNo
 
 // Unwrap is the cause.
 func (e *End) Unwrap() error { return e.Err }
+
+// MemoryEnd is the end of a sandbox whose memory was full.
+func MemoryEnd() *End {
+	return &End{
+		Kind: EndMemory, Text: "was ended by the kernel because its memory was full",
+		Hint: "raise container.memory_mb of the harness, or have the agent run less at a time",
+	}
+}

@@ -2,12 +2,9 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +14,6 @@ import (
 
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/remote"
-	"agentsh/internal/channel"
 )
 
 // exec starts agentsh serve --stdio in the container.
@@ -36,98 +32,34 @@ func (c *container) exec(ctx context.Context) (remote.Stream, error) {
 	if err != nil {
 		return nil, c.made.ended(ctx, c.b, err)
 	}
-	ours, theirs, err := channel.Pair()
+	s, err := remote.NewExec(got.Close)
 	if err != nil {
 		got.Close()
 		return nil, err
 	}
-	inner, err := channel.FromFile(theirs)
-	if err = errors.Join(err, theirs.Close()); err != nil {
-		got.Close()
-		return nil, errors.Join(err, ours.Close())
-	}
-	s := &stream{Conn: ours, attached: got.HijackedResponse, gone: make(chan struct{})}
-	go s.copy(inner, c.b, c.made)
+	go carry(s, got.HijackedResponse, c.b, c.made)
 	return s, nil
 }
 
-// stream is an exec in a container and its standard streams.
-type stream struct {
-	net.Conn
-	attached client.HijackedResponse
-	messages sandbox.Tail  // its standard error
-	gone     chan struct{} // closed when the exec has ended, or the engine left the stream
-	cause    error         // set before gone is closed
-	once     sync.Once
-}
-
-// copy copies bytes between the engine and the other end of the stream, until the engine ends
+// carry copies bytes between the engine and the other end of the stream, until the engine ends
 // it. It then finds out why.
-func (s *stream) copy(inner net.Conn, b *Backend, m made) {
+func carry(s *remote.Exec, attached client.HijackedResponse, b *Backend, m made) {
 	var in sync.WaitGroup
 	in.Go(func() {
-		_, _ = io.Copy(s.attached.Conn, inner) // the other direction ends with an error, too
-		_ = s.attached.CloseWrite()
+		_, _ = io.Copy(attached.Conn, s.Inner) // the other direction ends with an error, too
+		_ = attached.CloseWrite()
 	})
-	_, _ = stdcopy.StdCopy(&discarding{to: inner}, &s.messages, s.attached.Reader)
-	s.attached.Close()
-	_ = inner.Close()
+	_, _ = stdcopy.StdCopy(s.Output(), &s.Messages, attached.Reader)
+	attached.Close()
+	_ = s.Inner.Close()
 	in.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
-	var end *sandbox.End
-	err := m.ended(ctx, b, nil)
-	if errors.As(err, &end) && !end.Passes() {
-		s.cause = end
-	} else if last := s.messages.LastMessage(); strings.Contains(last, "memory was full") {
-		end = memoryEnd()
-		end.Text = last
-		s.cause = end
-	} else if last != "" {
-		s.cause = errors.New(last)
-	}
-	close(s.gone)
+	s.End(m.ended(ctx, b, nil))
 }
 
 // askTime is the time for an engine to say what happened to a container.
 const askTime = 3 * time.Second
-
-// discarding writes until an error, and then discards the rest. What is read to the end tells
-// when the other side has ended.
-type discarding struct {
-	to     io.Writer
-	failed bool
-}
-
-func (d *discarding) Write(p []byte) (int, error) {
-	if !d.failed {
-		if _, err := d.to.Write(p); err != nil {
-			d.failed = true
-		}
-	}
-	return len(p), nil
-}
-
-// Gone implements [remote.Stream].
-func (s *stream) Gone() <-chan struct{} { return s.gone }
-
-// Cause implements [remote.Stream]. It is the end of the container, or the last message of
-// agentsh.
-func (s *stream) Cause() error {
-	select {
-	case <-s.gone:
-		return s.cause
-	default:
-		return nil
-	}
-}
-
-// Kill implements [remote.Stream].
-func (s *stream) Kill() {
-	_ = s.Close()
-	s.once.Do(s.attached.Close)
-	<-s.gone
-}
 
 // ended returns why the container is gone, or err if it is running or nobody knows.
 func (m made) ended(ctx context.Context, b *Backend, err error) error {
@@ -158,18 +90,11 @@ func (m made) ended(ctx context.Context, b *Backend, err error) error {
 
 func fromState(memory bool, status int) *sandbox.End {
 	if memory {
-		return memoryEnd()
+		return sandbox.MemoryEnd()
 	}
 	return &sandbox.End{
 		Kind: sandbox.EndDied, Text: fmt.Sprintf("ended with status %d", status),
 		Hint: "its first process ended by itself: the log of the engine may say why",
-	}
-}
-
-func memoryEnd() *sandbox.End {
-	return &sandbox.End{
-		Kind: sandbox.EndMemory, Text: "was ended by the kernel because its memory was full",
-		Hint: "raise container.memory_mb of the harness, or have the agent run less at a time",
 	}
 }
 
@@ -192,7 +117,7 @@ func (m made) history(ctx context.Context, b *Backend) *sandbox.End {
 			}
 			switch string(e.Action) {
 			case "oom":
-				return memoryEnd()
+				return sandbox.MemoryEnd()
 			case "kill":
 				const text = "was stopped or killed, by somebody or by an engine that was started again (signal %s)"
 				found = &sandbox.End{

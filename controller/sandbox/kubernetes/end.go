@@ -86,13 +86,6 @@ func innermost(err error) error {
 	}
 }
 
-func memoryEnd() *sandbox.End {
-	return &sandbox.End{
-		Kind: sandbox.EndMemory, Text: "was ended by the kernel because its memory was full",
-		Hint: "raise container.memory_mb of the harness, or have the agent run less at a time",
-	}
-}
-
 const again = "start the run again"
 
 // ended returns why a pod is gone, or err if it is running or nobody knows.
@@ -199,7 +192,7 @@ func endOf(p *core.Pod) *sandbox.End {
 		}
 		switch {
 		case t.Reason == "OOMKilled":
-			memory := memoryEnd()
+			memory := sandbox.MemoryEnd()
 			memory.Text = fmt.Sprintf("pod %s %s", p.Name, memory.Text)
 			return memory
 		case end.Kind == "" && p.DeletionTimestamp == nil:
