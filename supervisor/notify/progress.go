@@ -194,7 +194,7 @@ var skippedCalls = sync.OnceValue(func() *[engine.CallNumbers]engine.CallUse {
 		switch call, named := pathCalls[number]; {
 		case named:
 			use[number] = engine.NamedFirst + engine.CallUse(call.path)
-		case number == unix.SYS_GETCWD:
+		case number == unix.SYS_GETCWD || number == unix.SYS_EXIT_GROUP:
 		case uncounted[number]:
 			use[number] = engine.Skipped
 		default:

@@ -312,7 +312,7 @@ static void zombies(void)
 	say("sum %d\n", sum);
 }
 
-/* A child that ends in one of three ways. */
+/* A child that ends in one of four ways. HELLO as interpreter does not open its script. */
 static pid_t ending(int how)
 {
 	pid_t pid = child();
@@ -322,6 +322,13 @@ static pid_t ending(int how)
 		raise(SIGKILL);
 	if (how == 2)
 		execve(hello, (char *[]){ "hello", "quiet", NULL }, environ);
+	if (how == 3) {
+		char script[512];
+		int n = strrchr(hello, '/') - hello;
+		snprintf(script, sizeof script, "%.*s/script", n, hello);
+		close(1);
+		execve(script, (char *[]){ script, NULL }, environ);
+	}
 	_exit(0);
 }
 
@@ -329,14 +336,14 @@ static pid_t ending(int how)
 static void seen_ends(void)
 {
 	int missed[2] = { 0, 0 };
-	for (int i = 0; i < 150; i++) {
-		pid_t pid = ending(i % 3);
+	for (int i = 0; i < 200; i++) {
+		pid_t pid = ending(i % 4);
 		struct pollfd p = { .fd = syscall(SYS_pidfd_open, pid, 0), .events = POLLIN };
 		need(p.fd >= 0 && poll(&p, 1, -1) == 1, "poll");
 		if (waitpid(pid, NULL, WNOHANG) != pid && ++missed[0])
 			waitpid(pid, NULL, 0);
 		close(p.fd);
-		pid = ending(i % 3);
+		pid = ending(i % 4);
 		wait_for_state(pid, 'Z');
 		if (waitpid(pid, NULL, WNOHANG) != pid && ++missed[1])
 			waitpid(pid, NULL, 0);
