@@ -57,3 +57,26 @@ func TestAnEditThatGrowsBeyondTheLimitIsRefused(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(after), err)
 	}
 }
+
+// TestARefusedContentLeavesTheFile has git_guard refuse what the tools write: by a rename, and in place.
+func TestARefusedContentLeavesTheFile(t *testing.T) {
+	b := openTools(t, nil)
+	b.call("exec", args{"command": "git init -q . && git config user.name somebody"}, false)
+	config := filepath.Join(b.dir, ".git", "config")
+	before, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch := "*** Begin Patch\n*** Update File: .git/config\n@@\n-[user]\n+[alias]\n*** End Patch\n"
+	for tool, in := range map[string]args{
+		"write":       {"path": ".git/config", "content": "[core]\n\tfsmonitor = ./spy\n"},
+		"edit":        {"path": ".git/config", "old_text": "[user]", "new_text": "[core]\n\tfsmonitor = ./spy\n[user]"},
+		"apply_patch": {"patch": strings.Replace(patch, "+[alias]", "+[alias]\n+\tst = !./spy", 1)},
+	} {
+		b.fails(tool, in, "rule git_guard")
+		if after, err := os.ReadFile(config); err != nil || string(after) != string(before) {
+			t.Errorf("%s: the file has %q, %v", tool, after, err)
+		}
+	}
+	b.says("exec", args{"command": "ls -A .git | grep agentsh; ls -A /tmp; echo end"}, "end")
+}

@@ -34,6 +34,7 @@ type toolbox struct {
 
 const toolsPolicy = `version: 1
 name: tools
+git_guard: true
 file_rules:
   - {name: no-secrets, paths: ["${PROJECT_ROOT}/secret/**"], operations: ["*"], decision: deny, message: keys stay here}
   - {name: no-locked, paths: ["${PROJECT_ROOT}/locked/**"], operations: [read], decision: deny, message: not read here}

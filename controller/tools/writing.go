@@ -26,11 +26,19 @@ fi
 d=${f%/*}
 d=${d:-/}
 t=$d/$2
+b=${TMPDIR:-/tmp}/$2
+put_back() { # gives f its old content, if b has it
+	[ -f "$b" ] || return 0
+	cat -- "$b" >"$f" && rm -f -- "$b" && return
+	echo "the old content is in $b" >&2
+	return 1
+}
 `
 	// storeScript gives the new file the attributes and then the name of the old one. A reader sees
 	// the old or the new content whole, and a failure leaves the old one. Where the
 	// directory takes no file or the new one cannot get the attributes and names of the old one,
-	// the old one is written in place. With $3 the old one must have that SHA-256.
+	// the old one is written in place, and gets its old content back if that fails: the policy may refuse
+	// the new one. With $3 the old one must have that SHA-256.
 	storeScript = targetScript + `may() { # runs a step; false: it is not permitted here
 	why=$("$@" 2>&1) && return
 	case $why in *'ermission denied' | *'peration not permitted' | *'ead-only file system' | *'esource busy') return 1 ;; esac
@@ -42,7 +50,7 @@ create() { set -C; : >"$1"; }
 [ -d "$d" ] || mkdir -p -- "$d" || exit
 done=created staged=
 [ ! -e "$f" ] || done=replaced
-trap '[ -z "$t" ] || rm -f -- "$t"' EXIT
+trap '[ -z "$t" ] || rm -f -- "$t"; rm -f -- "$b.part"' EXIT
 if ! may create "$t"; then
 	t=
 elif [ "$done" = created ] || may cp -a -- "$f" "$t"; then
@@ -63,15 +71,24 @@ if [ "$staged" ]; then
 	fi
 	exec <"$t"
 fi
-cat >"$f" && printf '%s in place' "$done"`
+[ "$done" = created ] || (umask 077 && cp -- "$f" "$b.part" && mv -f -- "$b.part" "$b") 2>/dev/null
+if cat >"$f"; then
+	rm -f -- "$b"
+	printf '%s in place' "$done"
+	exit
+fi
+[ "$done" = replaced ] || rm -f -- "$f"
+put_back
+exit 1`
 	// sweepScript removes what a storeScript left that was killed.
-	sweepScript = targetScript + `rm -f -- "$t"`
+	sweepScript = targetScript + `put_back
+rm -f -- "$t" "$b.part"`
 )
 
 // stored is how a file was written.
 type stored struct {
 	created bool // it was not there before
-	inPlace bool // a failure would have left a part of the content
+	inPlace bool // others saw a part of the content meanwhile
 }
 
 // note says that a file was written in place.
