@@ -254,11 +254,8 @@ func fileRules(p plan, prog program, repoDir string) []fileRule {
 		Name: "above-delivered-environment", Paths: []string{layout.Sandbox, layout.Workspace},
 		Operations: []string{"delete", "rename", "rmdir"}, Decision: "deny", Message: message,
 	})
-	if prog.outside { // its tools read what the harness delivered
+	if prog.outside || len(prog.files) == 0 { // its tools, commands and scans read what the harness delivered
 		return append(append(rules, deliveredFiles(nil)...), configurationRules()...)
-	}
-	if len(prog.files) == 0 {
-		return rules
 	}
 	rules = append(rules, hiddenFiles(repoDir, prog.hidden())...)
 	rules = append(rules, deliveredFiles(prog.files)...)
