@@ -83,6 +83,31 @@ func TestTheRulesOfARunComeFirst(t *testing.T) {
 	}
 }
 
+// A run without an agent's program has what the harness delivered, too, and scans it.
+func TestARunWithoutAProgramReadsWhatWasDelivered(t *testing.T) {
+	plan, prog, name := claudeRun(t, "")
+	prog.files, prog.runtime = nil, nil
+	p, err := loadPolicy(name, runRules{files: fileRules(plan, prog, testRepoDir)}, policyVars(testRepoDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		op         policy.FileOp
+		path, rule string
+	}{
+		{policy.OpStat, layout.ConfigDir, "delivered-configuration"},
+		{policy.OpRead, layout.ConfigDir + "/agents/a.md", "delivered-configuration"},
+		{policy.OpExecute, layout.ConfigDir + "/skills/x/run.sh", "delivered-programs"},
+		{policy.OpWrite, layout.ConfigDir + "/agents/a.md", "delivered-files"},
+		{policy.OpCreate, layout.ConfigDir + "/other", "runtime-configuration"},
+		{policy.OpList, layout.Sandbox, "sandbox-root"},
+	} {
+		if _, why := p.Evaluate(&policy.FileRequest{Op: tt.op, Path: tt.path}); why.Rule != tt.rule {
+			t.Errorf("%v %s: %+v, want %s", tt.op, tt.path, why, tt.rule)
+		}
+	}
+}
+
 func TestAPolicyThatKeepsTheRuntimesVariablesIsRefused(t *testing.T) {
 	for more, want := range map[string]string{
 		"": "",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,9 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,7 @@ import (
 	"agentsh/cmd/agentctl/output"
 	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
+	"agentsh/controller/boxes"
 	"agentsh/controller/sandbox/host"
 	"agentsh/controller/tools"
 	"agentsh/internal/channel"
@@ -27,11 +27,12 @@ import (
 
 // mcpFlags are the flags of agentctl mcp.
 type mcpFlags struct {
-	run     settings.Run
-	policy  string
-	http    httpFlags
-	session int // descriptor of the session of 'agentsh mcp'
-	alive   int // descriptor that ends when the work shall end
+	run      settings.Run
+	policy   string
+	degraded []string
+	http     httpFlags
+	session  int // descriptor of the session of 'agentsh mcp'
+	alive    int // descriptor that ends when the work shall end
 }
 
 func newMCPCommand() *cobra.Command {
@@ -62,7 +63,7 @@ is that of --token-file, or a new one that standard error has once.`,
 				return f.serveSession(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 			}
 			if (len(args) == 1) == (f.policy != "") {
-				return errors.New("name a harness, or a policy with --policy")
+				return errors.New("name a harness, or a policy with --policy FILE")
 			}
 			if f.alive == 0 {
 				return behind(cmd)
@@ -73,7 +74,8 @@ is that of --token-file, or a new one that standard error has once.`,
 	}
 	f.run.AddInputs(cmd, ".", "git repository the agent works on: its top `DIR`, or one below it in which commands start")
 	flags := cmd.Flags()
-	flags.StringVar(&f.policy, "policy", "", "policy `FILE`, in place of a harness")
+	flags.StringVar(&f.policy, "policy", "", "policy `FILE`, or the name of a policy of the packages, in place of a harness")
+	flags.StringSliceVar(&f.degraded, "degraded", nil, "do without `NAME,...` where the place lacks it; see doc/detect.md; with --policy")
 	flags.IntVar(&f.session, "session-fd", 0, "descriptor `N` of the session of 'agentsh mcp', which starts this command")
 	flags.IntVar(&f.alive, "alive-fd", 0, "descriptor `N` that ends when the work shall end")
 	for _, own := range []string{"session-fd", "alive-fd"} {
@@ -154,54 +156,38 @@ func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
 		defer context.AfterFunc(serving, cancel)()
 		return clients.serve(limited, w)
 	}
+	clients.prepare()
 	result, err := controller.Run(ctx, o)
 	progress.End()
 	if len(result.Iterations) > 0 {
 		output.PrintResult(stderr, result)
 	}
-	return settings.RunFailure(stderr, err)
+	if f.policy != "" {
+		err = boxes.Plain(err)
+	}
+	failed := settings.RunFailure(stderr, err)
+	if failed == nil || !clients.waiting() {
+		return failed
+	}
+	code := output.Report(failed, stderr)
+	clients.explain(serving, cmp.Or(err, failed))
+	return &output.Failure{Code: code}
 }
 
 // harness is the file of the harness. One that --policy stands for is made, until remove is called.
 func (f *mcpFlags) harness(args []string) (file string, remove func(), err error) {
+	spec := boxes.Spec{Policy: f.policy, Degraded: f.degraded}
 	if f.policy == "" {
-		return args[0], func() {}, nil
+		spec.Harness = args[0]
 	}
-	policy, err := filepath.Abs(f.policy)
-	if err != nil {
+	if err := spec.Check(); err != nil {
 		return "", nil, err
-	}
-	if _, err := os.Stat(policy); err != nil {
-		return "", nil, fmt.Errorf("--policy: %w", err)
 	}
 	state, err := settings.State()
 	if err != nil {
 		return "", nil, err
 	}
-	made, err := state.Temporary(filepath.Join(os.TempDir(), "agentctl-mcp-"))
-	if err != nil {
-		return "", nil, err
-	}
-	remove = func() { _ = made.Remove() } // what cannot be removed is swept later
-	dir := made.Path
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		remove()
-		return "", nil, err
-	}
-	agent := filepath.Join(dir, "mcp.md")
-	data, err := json.Marshal(map[string]any{
-		"agent": strings.TrimPrefix(agent, "/"), "policy": strings.TrimPrefix(policy, "/"), "runtime": "command", "command": []string{"true"},
-		"role": "mcp", "timeout_minutes": 24 * 60,
-	})
-	file = filepath.Join(dir, "mcp.yaml")
-	if err == nil {
-		err = errors.Join(os.WriteFile(file, data, 0o600), os.WriteFile(agent, []byte("# mcp\n"), 0o600))
-	}
-	if err != nil {
-		remove()
-		return "", nil, err
-	}
-	return file, remove, nil
+	return spec.HarnessFile(state, "mcp")
 }
 
 // maxHanded bounds the description of a session, in bytes.

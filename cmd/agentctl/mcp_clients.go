@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -42,6 +44,63 @@ type toolClients struct {
 	listener net.Listener // nil: standard input and output
 	token    string
 	made     bool // the token is new
+	early    early
+}
+
+// earlyWait is how long a client on standard input waits for its sandbox before it is answered. Clients give up
+// soon: Claude Code starts without the tools after 5 seconds, OpenCode too, Codex after 10. A sandbox that cannot be
+// made is mostly known before, and the client then sees that the program failed.
+const earlyWait = 3 * time.Second
+
+// early serves the client on standard input before the sandbox is there.
+type early struct {
+	box    *tools.Toolbox
+	timer  *time.Timer
+	once   sync.Once
+	served chan error // of box.Serve
+	cancel context.CancelFunc
+	opened bool
+}
+
+// begin serves the client from now on.
+func (c *toolClients) begin() {
+	c.early.once.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		c.early.cancel = cancel
+		go func() { c.early.served <- c.early.box.Serve(ctx, io.NopCloser(c.in), c.out) }()
+	})
+}
+
+// prepare lets the client wait for the sandbox for some time only.
+func (c *toolClients) prepare() {
+	if c.listener != nil {
+		return
+	}
+	c.early.box = tools.NewOpening(settings.ToolsOf(nil))
+	c.early.served = make(chan error, 1)
+	c.early.timer = time.AfterFunc(earlyWait, c.begin)
+}
+
+// waiting reports, after the end of the run, whether the client was answered and no sandbox came.
+func (c *toolClients) waiting() bool {
+	if c.listener != nil {
+		return false
+	}
+	c.early.timer.Stop()
+	c.early.once.Do(func() {}) // not any more
+	return c.early.cancel != nil && !c.early.opened
+}
+
+// explain has the calls of the client fail with a reason, until it or ctx ends.
+func (c *toolClients) explain(ctx context.Context, why error) {
+	defer c.early.box.Close()
+	tools.Fail(c.early.box, why)
+	select {
+	case <-c.early.served:
+	case <-ctx.Done():
+		c.early.cancel()
+		<-c.early.served
+	}
 }
 
 // listen checks the flags and listens. Clients wait until the tools are served. The
@@ -85,20 +144,39 @@ func (c *toolClients) close() {
 func (c *toolClients) serve(ctx context.Context, w controller.Workplace) error {
 	cfg := settings.ToolsOf(w.Sandbox)
 	cfg.Sandbox, cfg.Dir, cfg.Env, cfg.Run = w.Sandbox, w.Dir, w.Env, w.Run
+	if c.listener == nil {
+		return c.serveOne(ctx, cfg)
+	}
 	box, err := tools.New(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer box.Close()
-	if c.listener == nil {
-		if err := box.Serve(ctx, io.NopCloser(c.in), c.out); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("the stream to the client: %w", err)
-		}
-		return nil
-	}
 	fmt.Fprintf(c.messages, "agentctl: tools at http://%s%s\n", c.listener.Addr(), tools.Path)
 	if c.made {
 		fmt.Fprintf(c.messages, "agentctl: token: %s\n", c.token)
 	}
 	return box.ServeHTTP(ctx, c.listener, c.token)
+}
+
+// serveOne serves the client on standard input, which may have been answered already.
+func (c *toolClients) serveOne(ctx context.Context, cfg tools.Config) error {
+	defer c.early.box.Close()
+	c.early.opened = true
+	err := c.early.box.Open(ctx, cfg)
+	c.begin()
+	defer c.early.cancel()
+	if err != nil {
+		return err
+	}
+	select {
+	case err = <-c.early.served:
+	case <-ctx.Done():
+		c.early.cancel()
+		err = <-c.early.served
+	}
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("the stream to the client: %w", err)
+	}
+	return nil
 }

@@ -78,5 +78,7 @@ func TestARefusedContentLeavesTheFile(t *testing.T) {
 			t.Errorf("%s: the file has %q, %v", tool, after, err)
 		}
 	}
-	b.says("exec", args{"command": "ls -A .git | grep agentsh; ls -A /tmp; echo end"}, "end")
+	if out := b.says("exec", args{"command": "ls -A .git /tmp | grep '^.agentsh-'; echo end"}); out["output"] != "end\n" {
+		t.Errorf("left: %v", out["output"])
+	}
 }

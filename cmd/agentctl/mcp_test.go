@@ -324,7 +324,7 @@ func TestChangesAndCheckpoints(t *testing.T) {
 	b.says("checkpoints", args{}, "first")
 	b.says("rollback", args{"id": id}, "as at checkpoint")
 	b.says("exec", args{"command": "cat a; ls"}, "one\na\n")
-	b.fails("rollback", args{"id": "99"}, "checkpoint list")
+	b.fails("rollback", args{"id": "99"}, `there is no checkpoint "99": checkpoints lists those that there are, the newest is "1"`)
 }
 
 func TestAClientSeesProgress(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"agentsh/internal/layout"
+	"agentsh/internal/project"
 	"agentsh/internal/statedir"
 )
 
@@ -119,7 +119,7 @@ func strictly(data []byte, into any) error {
 func (s Spec) Check() error {
 	switch {
 	case (s.Harness == "") == (s.Policy == ""):
-		return errors.New("name a policy or a harness")
+		return errors.New("name a policy or a harness: --policy FILE or FILE, and the keys policy or harness of a specification")
 	case s.IdleSeconds < 0 || s.IdleSeconds > int64(LongestIdle/time.Second):
 		return fmt.Errorf("idle_seconds: %d: 1 to %d", s.IdleSeconds, int64(LongestIdle/time.Second))
 	case len(s.Labels) > maxLabels:
@@ -145,8 +145,8 @@ func (s Spec) Check() error {
 }
 
 // HarnessFile is the file of the harness. One that Policy stands for is made in a directory that
-// remove removes; its root is /.
-func (s Spec) HarnessFile(state statedir.Dir) (file string, remove func(), err error) {
+// remove removes; its root is /. Its agent and its role have the name kind, sandbox or mcp, and [Plain] knows it.
+func (s Spec) HarnessFile(state statedir.Dir, kind string) (file string, remove func(), err error) {
 	if s.Harness != "" {
 		return s.Harness, func() {}, nil
 	}
@@ -154,7 +154,7 @@ func (s Spec) HarnessFile(state statedir.Dir) (file string, remove func(), err e
 	if err != nil {
 		return "", nil, err
 	}
-	made, err := state.Temporary(filepath.Join(os.TempDir(), "agentctl-sandbox-"))
+	made, err := state.Temporary(filepath.Join(os.TempDir(), "agentctl-"+kind+"-"))
 	if err != nil {
 		return "", nil, err
 	}
@@ -164,9 +164,9 @@ func (s Spec) HarnessFile(state statedir.Dir) (file string, remove func(), err e
 		remove()
 		return "", nil, err
 	}
-	agent := filepath.Join(dir, "sandbox.md")
+	agent := filepath.Join(dir, kind+".md")
 	h := map[string]any{
-		"agent": below(agent), "policy": below(policy), "runtime": "command", "command": []string{"true"}, "role": "sandbox",
+		"agent": below(agent), "policy": below(policy), "runtime": "command", "command": []string{"true"}, "role": kind,
 		"timeout_minutes": 24 * 60,
 	}
 	if err := s.into(h); err != nil {
@@ -174,9 +174,9 @@ func (s Spec) HarnessFile(state statedir.Dir) (file string, remove func(), err e
 		return "", nil, err
 	}
 	data, err := json.Marshal(h)
-	file = filepath.Join(dir, "sandbox.yaml")
+	file = filepath.Join(dir, kind+".yaml")
 	if err == nil {
-		err = errors.Join(os.WriteFile(file, data, 0o600), os.WriteFile(agent, []byte("# sandbox\n"), 0o600))
+		err = errors.Join(os.WriteFile(file, data, 0o600), os.WriteFile(agent, []byte("# "+kind+"\n"), 0o600))
 	}
 	if err != nil {
 		remove()
@@ -225,15 +225,19 @@ func below(file string) string { return strings.TrimPrefix(file, "/") }
 
 // policyFile is the file of a policy, or of the packages' one of a name.
 func policyFile(name string) (string, error) {
-	if !strings.Contains(name, "/") && filepath.Ext(name) == "" {
-		return filepath.Join(layout.Policies, name+".yaml"), nil
+	file, err := project.Named(name)
+	if err == nil {
+		file, err = filepath.Abs(file)
 	}
-	file, err := filepath.Abs(name)
 	if err == nil {
 		_, err = os.Stat(file)
 	}
 	if err != nil {
-		return "", fmt.Errorf("policy: %w", err)
+		err = fmt.Errorf("policy: %w", err)
+		if hint := project.MissingHint(name, err); hint != "" {
+			err = fmt.Errorf("%w: %s", err, hint)
+		}
+		return "", err
 	}
 	return file, nil
 }

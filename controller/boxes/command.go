@@ -59,7 +59,7 @@ type Result struct {
 
 // request is the command for a sandbox whose commands start in dir.
 func (c Command) request(dir string) (wire.ExecRequest, error) {
-	req := wire.ExecRequest{ID: "box-" + rand.Text(), Argv: c.Argv, Cwd: dir}
+	req := wire.ExecRequest{Argv: c.Argv, Cwd: dir}
 	switch {
 	case (len(c.Argv) == 0) == (c.Script == ""):
 		return req, errors.New("write argv, a program with its arguments, or script")
@@ -103,15 +103,21 @@ type Runner struct {
 	Box     sandbox.Executor
 	Dir     string         // where commands start
 	Refused *tools.Refused // nil: results have no refusals besides that of the command itself
+	ID      func() string  // makes request ids; nil: ones of this package
 }
 
 // Run runs a command and waits for its end. The streams get the whole output as it comes, besides what is in
 // the result, and Stdin is in the place of the command's own; they may be nil.
 func (r Runner) Run(ctx context.Context, c Command, s sandbox.Streams) (Result, error) {
+	id := r.ID
+	if id == nil {
+		id = func() string { return "box-" + rand.Text() }
+	}
 	req, err := c.request(r.Dir)
 	if err != nil {
 		return Result{}, err
 	}
+	req.ID = id()
 	most := c.MaxOutputBytes
 	if most == 0 {
 		most = defaultOutput
@@ -142,7 +148,7 @@ func (r Runner) Run(ctx context.Context, c Command, s sandbox.Streams) (Result, 
 		if s.Stdin == nil {
 			in = c.stdin() // again: the first program may have taken a part
 		}
-		req.ID, req.Argv[0] = "box-"+rand.Text(), "sh"
+		req.ID, req.Argv[0] = id(), "sh"
 		exit, err = run()
 	}
 	if r.Refused != nil {

@@ -101,6 +101,9 @@ func (s *Server) create(ctx context.Context, r request) (any, error) {
 	box, err := Open(ctx, o, spec)
 	if err != nil {
 		done()
+		if spec.Policy != "" {
+			err = Plain(err)
+		}
 		return nil, err
 	}
 	s.state.Lock()

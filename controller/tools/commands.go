@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -34,6 +35,7 @@ type commands struct {
 // command is one command of the exec tool.
 type command struct {
 	id      string
+	number  int
 	shown   string // for people
 	output  *output
 	kill    context.CancelCauseFunc
@@ -50,7 +52,8 @@ func (c *commands) add(shown string, kill context.CancelCauseFunc) *command {
 	defer c.mu.Unlock()
 	c.last++
 	one := &command{
-		id: fmt.Sprintf("c%d", c.last), shown: shown, output: &output{room: maxKept}, kill: kill, ended: make(chan struct{}), started: time.Now(),
+		id: fmt.Sprintf("c%d", c.last), number: c.last, shown: shown, output: &output{room: maxKept}, kill: kill,
+		ended: make(chan struct{}), started: time.Now(),
 	}
 	if c.of == nil {
 		c.of, c.live = map[string]*command{}, map[*command]bool{}
@@ -254,7 +257,10 @@ func (t *Toolbox) run(ctx context.Context, one *command, req wire.ExecRequest, i
 		t.refused.Begin(req.ID)
 		run()
 	}
-	if cause := context.Cause(ctx); one.err != nil && cause != nil {
+	switch cause := context.Cause(ctx); {
+	case one.err != nil && errors.Is(cause, errKilled): // as when its end was reported
+		one.exit, one.err = wire.Exit{Kind: wire.ExitSignaled, Signal: int(unix.SIGKILL)}, nil
+	case one.err != nil && cause != nil:
 		one.err = cause
 	}
 	one.refusals = t.refused.Finish(req.ID)
@@ -340,7 +346,11 @@ func (t *Toolbox) result(c call, one *command) (string, execOutput, error) {
 	if out.Truncated {
 		c.link(outputURI+one.id, "output of "+one.id, out.TotalBytes)
 	}
-	return tell(out.Output, one.refusals) + state, out, nil
+	said := tell(out.Output, one.refusals) + state
+	if said == "" {
+		said = "[exit status 0, no output]" // APIs of models refuse a text that is empty
+	}
+	return said, out, nil
 }
 
 func (t *Toolbox) execOutput(ctx context.Context, _ call, in outputInput) (string, execOutput, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -16,8 +17,7 @@ const maxFile = 16 << 20
 // Scripts for files. A path is $1. They follow links as any program does, and the policy
 // judges the file that is meant. writing.go has those that write.
 const (
-	readScript = `if [ ! -e "$1" ] && [ ! -L "$1" ]; then exit 41; fi
-if [ ! -f "$1" ] && [ -e "$1" ]; then exit 42; fi
+	readScript = thereScript + `if [ ! -f "$1" ] && [ -e "$1" ]; then exit 42; fi
 exec head -c "$2" -- "$1"`
 	removeScript = `exec rm -- "$1"`
 	moveScript   = `d=${2%/*}; [ -d "$d" ] || mkdir -p -- "$d" || exit; exec mv -- "$1" "$2"`
@@ -213,7 +213,9 @@ func places(all, part string) string {
 	line, rest := 1, all
 	for i := strings.Index(rest, part); i >= 0 && len(out) < 10; i = strings.Index(rest, part) {
 		line += strings.Count(rest[:i], "\n")
-		out = append(out, fmt.Sprint(line))
+		if at := fmt.Sprint(line); !slices.Contains(out, at) {
+			out = append(out, at)
+		}
 		line += strings.Count(rest[i:i+len(part)], "\n")
 		rest = rest[i+len(part):]
 	}

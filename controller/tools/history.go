@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -220,11 +221,23 @@ func (t *Toolbox) rollback(ctx context.Context, _ call, in rollbackInput) (strin
 	}
 	list, err := t.cfg.History.Rollback(ctx, in.ID)
 	if err != nil {
-		return "", out, err
+		return "", out, unknown(ctx, t.cfg.History, in.ID, err)
 	}
 	var changes []Change
 	for _, c := range list {
 		changes = append(changes, Change{Change: c})
 	}
 	return "the workspace is as at checkpoint " + text.Visible(in.ID) + "\n" + out.add(changes), out, nil
+}
+
+// unknown says of a rollback that failed whether there is no such checkpoint.
+func unknown(ctx context.Context, history History, id string, failed error) error {
+	list, err := history.List(ctx)
+	if err != nil || slices.ContainsFunc(list, func(c wire.Checkpoint) bool { return c.ID == id }) {
+		return failed
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("there is no checkpoint %q: none was made", id)
+	}
+	return fmt.Errorf("there is no checkpoint %q: checkpoints lists those that there are, the newest is %q", id, list[len(list)-1].ID)
 }

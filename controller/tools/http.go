@@ -94,7 +94,7 @@ func handler(t *Toolbox, token string, most int) http.Handler {
 		return &auth.TokenInfo{}, nil
 	}
 	withToken := auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})
-	return sameOrigin(withToken(known(received(mux, t.limits.bodies))))
+	return sameOrigin(challenged(withToken(known(received(mux, t.limits.bodies)))))
 }
 
 // sameOrigin refuses requests of pages of other hosts.
@@ -109,3 +109,24 @@ func sameOrigin(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+// challenged names the scheme of authentication in answers with status 401, as RFC 9110 asks for.
+func challenged(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(&challenge{w}, r) })
+}
+
+// challenge adds the scheme to an answer.
+type challenge struct{ http.ResponseWriter }
+
+func (c *challenge) WriteHeader(code int) {
+	if code == http.StatusUnauthorized {
+		c.Header().Set("WWW-Authenticate", `Bearer realm="tools of a sandbox"`)
+	}
+	c.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap is for http.ResponseController.
+func (c *challenge) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// Flush is for streams of events.
+func (c *challenge) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }

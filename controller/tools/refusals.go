@@ -44,9 +44,12 @@ type Refused struct {
 
 // NewRefused collects refusals in a sandbox from now on.
 func NewRefused(ctx context.Context, from sandbox.Executor) (*Refused, error) {
-	r := &Refused{from: from, of: map[string]*refusals.List{}}
+	r := &Refused{from: from, of: map[string]*refusals.List{}, next: wire.LastEvent}
 	if err := r.read(ctx); err != nil {
 		return nil, fmt.Errorf("read the events of the sandbox: %w", err)
+	}
+	if r.next == wire.LastEvent { // there is no event
+		r.next = 0
 	}
 	return r, nil
 }
@@ -101,7 +104,7 @@ func (r *Refused) Finish(id string) []Refusal {
 // maxWhat bounds the description of what was refused, in characters.
 const maxWhat = 400
 
-// tell is a text with the refusals of a command, after its output.
+// tell is a text with the refusals of a command, after its output. The output may have some already.
 func tell(output string, list []Refusal) string {
 	var b strings.Builder
 	b.WriteString(output)
@@ -109,7 +112,9 @@ func tell(output string, list []Refusal) string {
 		b.WriteByte('\n')
 	}
 	for _, r := range list {
-		b.WriteString(r.String() + "\n")
+		if said := r.String(); !strings.Contains(output, said) {
+			b.WriteString(said + "\n")
+		}
 	}
 	return b.String()
 }

@@ -20,6 +20,16 @@ const (
 	statusChanged = 43 // its content is not the one that was read
 )
 
+// thereScript ends with status 41 if the file $1 does not exist. Where a directory above cannot be searched, nobody
+// knows that.
+const thereScript = `export LC_ALL=C
+if [ ! -e "$1" ] && [ ! -L "$1" ]; then
+	why=$(stat -- "$1" 2>&1)
+	case $why in *'ermission denied') printf '%s\n' "$why" >&2; exit 1 ;; esac
+	exit 41
+fi
+`
+
 // scriptError is the failure of a script.
 type scriptError struct {
 	status   int

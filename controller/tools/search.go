@@ -17,14 +17,12 @@ import (
 // Scripts that look at directories. Names end with a NUL, so they may have any bytes. find of
 // busybox has no -printf: stat then describes each entry.
 const (
-	listScript = `if [ ! -e "$1" ] && [ ! -L "$1" ]; then exit 41; fi
-if [ ! -d "$1" ]; then exit 42; fi
+	listScript = thereScript + `if [ ! -d "$1" ]; then exit 42; fi
 if find / -maxdepth 0 -printf '' 2>/dev/null; then exec find "$1/" -mindepth 1 -maxdepth 1 -printf '%f\0%y %m %s %T@\n'; fi
 cd -- "$1" && exec find . -mindepth 1 -maxdepth 1 -print0 -exec stat -c '%F %a %s %Y' {} \;`
-	globScript = `if [ ! -d "$1" ]; then exit 42; fi
+	globScript = thereScript + `if [ ! -d "$1" ]; then exit 42; fi
 find "$1" -name .git -prune -o ! -type d -print0 2>/dev/null || true`
-	grepScript = `if [ ! -e "$1" ]; then exit 41; fi
-if [ ! -f "$1" ] && [ ! -d "$1" ]; then exit 42; fi
+	grepScript = thereScript + `if [ ! -f "$1" ] && [ ! -d "$1" ]; then exit 42; fi
 p=$1; e=$2; shift 2
 grep -E -q -e "$e" /dev/null; [ $? -le 1 ] || exit 2
 grep -Z -q x /dev/null 2>/dev/null; [ $? -gt 1 ] || set -- -Z --exclude-dir=.git "$@"
@@ -212,6 +210,10 @@ func (t *Toolbox) grep(ctx context.Context, _ call, in grepInput) (string, grepO
 	}
 	said, err := t.script(ctx, grepScript, nil, maxScanned, append([]string{root, in.Pattern}, flags...)...)
 	if err != nil {
+		var of *scriptError
+		if errors.As(err, &of) && of.status == 2 && strings.HasPrefix(of.message, "grep: ") {
+			return "", out, fmt.Errorf("pattern: %s", strings.TrimPrefix(of.message, "grep: "))
+		}
 		return "", out, t.place(root, err, "neither a file nor a directory")
 	}
 	var b strings.Builder

@@ -34,16 +34,19 @@ type Config struct {
 // Toolbox has the tools of one sandbox and the commands that they started. It is safe for
 // concurrent use by several clients. Close ends it.
 type Toolbox struct {
-	cfg      Config
+	cfg      Config // of a sandbox that is still made: after opening
+	opening  *opening
 	server   *mcp.Server
 	refused  *Refused
 	commands commands
 	slots    chan struct{} // one for each running command
 	limits   limits
-	calls    gate
-	ctx      context.Context
-	end      context.CancelFunc
-	wg       sync.WaitGroup // commands of exec
+	// arguments are those of each tool.
+	arguments map[string][]string
+	calls     gate
+	ctx       context.Context
+	end       context.CancelFunc
+	wg        sync.WaitGroup // commands of exec
 }
 
 // maxRunning bounds the commands that run at a time, of all clients together.
@@ -57,26 +60,35 @@ const instructions = `These tools run commands and work with files in a sandbox 
 
 // New makes the tools of a sandbox. The caller closes them.
 func New(ctx context.Context, cfg Config) (*Toolbox, error) {
-	refused, err := NewRefused(ctx, cfg.Sandbox)
-	if err != nil {
+	t := newToolbox(cfg)
+	if cfg.History != nil {
+		t.addHistory()
+	}
+	if err := t.Open(ctx, cfg); err != nil {
+		t.Close()
 		return nil, err
 	}
+	return t, nil
+}
+
+// newToolbox makes the tools that every sandbox has.
+func newToolbox(cfg Config) *Toolbox {
 	ctx, end := context.WithCancel(context.Background())
 	t := &Toolbox{
-		cfg: cfg, ctx: ctx, end: end, refused: refused,
-		slots: make(chan struct{}, maxRunning), limits: newLimits(),
+		cfg: cfg, opening: &opening{done: make(chan struct{})}, ctx: ctx, end: end,
+		slots: make(chan struct{}, maxRunning), limits: newLimits(), arguments: map[string][]string{},
 	}
 	t.server = mcp.NewServer(&mcp.Implementation{Name: cfg.Program, Version: cfg.Version}, &mcp.ServerOptions{
-		Instructions: instructions, Logger: cfg.Log, Capabilities: &mcp.ServerCapabilities{},
+		Instructions: instructions, Logger: cfg.Log, SetCacheable: private,
+		// The list of tools stays; that of resources is asked for.
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{}},
 	})
+	t.server.AddReceivingMiddleware(answers(t))
 	t.addCommands()
 	t.addFiles()
 	t.addSearch()
 	t.addPatch()
-	if cfg.History != nil {
-		t.addHistory()
-	}
-	return t, nil
+	return t
 }
 
 // Close ends the calls and commands that still run, and returns when they have ended.
@@ -126,9 +138,11 @@ type tool struct {
 // add adds a tool. Its schemas are those of its input and output types.
 func add[In, Out any](t *Toolbox, about tool, handle func(context.Context, call, In) (string, Out, error)) {
 	closed := false
+	in := schemaOf[In]()
+	t.arguments[about.name] = in.PropertyOrder
 	mcp.AddTool(t.server, &mcp.Tool{
 		Name: about.name, Title: about.title, Description: about.description,
-		InputSchema: schemaOf[In](), OutputSchema: schemaOf[Out](),
+		InputSchema: in, OutputSchema: schemaOf[Out](),
 		Annotations: &mcp.ToolAnnotations{Title: about.title, ReadOnlyHint: about.reads, OpenWorldHint: &closed},
 	}, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		if !t.calls.enter() {
@@ -145,6 +159,10 @@ func add[In, Out any](t *Toolbox, about tool, handle func(context.Context, call,
 			return nil, none, err
 		}
 		defer leave()
+		if err := t.opening.wait(ctx); err != nil {
+			var none Out
+			return nil, none, err
+		}
 		c := call{req: req, links: &[]mcp.Content{}}
 		text, out, err := handle(ctx, c, in)
 		if err != nil {

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Grades all solutions in parallel, each in a sandbox of its own: grade.py [KEY=VALUE ...]
 
-The arguments are keys of the specification of a sandbox, as backend=docker image=IMAGE. The tests stay outside of
+The arguments are keys of the specification of a sandbox, as backend=docker image=IMAGE, with a text or JSON as
+value: container='{"memory_mb": 512}'. The tests stay outside of
 the sandbox until the solution has been put there, and a solution cannot change what another one is graded with.
 """
 import concurrent.futures
+import json
 import pathlib
 import sys
 
@@ -30,8 +32,12 @@ def grade(client, solution, more):
     return "failed: " + (result["stderr"].strip().splitlines() or ["exit status %d" % result["exit_code"]])[-1]
 
 
+def value(text):
+    return json.loads(text) if text[:1] in "[{0123456789" else text
+
+
 def main():
-    more = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    more = {key: value(text) for key, text in (argument.split("=", 1) for argument in sys.argv[1:])}
     solutions = sorted((HERE / "solutions").glob("*.py"))
     with Client() as client, concurrent.futures.ThreadPoolExecutor(len(solutions)) as pool:
         grades = pool.map(lambda solution: grade(client, solution, more), solutions)

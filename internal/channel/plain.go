@@ -259,7 +259,7 @@ func (p plainInput) Read(b []byte) (int, error) {
 
 // exec runs a command of a plain client over the relay's connection.
 func (r *relay) exec(ctx context.Context, req wire.ExecRequest, streams wire.Streams) (wire.Exit, error) {
-	req.By, req.ID = r.cfg.By, operatorID+rand.Text()
+	req.By, req.ID = r.cfg.By, OperatorCommand()
 	if r.cfg.Dir != nil {
 		req.Cwd = r.cfg.Dir()
 	}

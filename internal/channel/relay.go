@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,8 +97,21 @@ func (c *Client) enterRelay() (leave func(), err error) {
 	}
 }
 
-// operatorID is the prefix of the request ids of relayed commands.
+// operatorID is the prefix of the request ids of relayed commands: no command of the run has it.
 const operatorID = "operator-"
+
+// OperatorCommand is a request id for a command of a relayed client, which names its events. The relay
+// replaces others.
+func OperatorCommand() string { return operatorID + rand.Text() }
+
+// relayedID is the request id of a relayed command: the client's, if it is one of [OperatorCommand].
+func relayedID(asked string) string {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // of rand.Text
+	if name, ok := strings.CutPrefix(asked, operatorID); ok && len(name) == 26 && strings.Trim(name, letters) == "" {
+		return asked
+	}
+	return OperatorCommand()
+}
 
 // relay forwards channels.
 type relay struct {
@@ -204,7 +218,7 @@ func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra [
 		if len(req.Run) > 0 {
 			return nil, errors.New("the variables of the run are the run's")
 		}
-		req.By, req.ID = r.cfg.By, operatorID+rand.Text() // an id that no command of the run can have
+		req.By, req.ID = r.cfg.By, relayedID(req.ID)
 		first, what = req, "exec "+text.Args(req.Argv, 400)
 	case typeFiles:
 		req := &wire.FileRequest{}

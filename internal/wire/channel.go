@@ -3,6 +3,7 @@ package wire
 import (
 	"io"
 	"io/fs"
+	"math"
 	"os"
 )
 
@@ -192,8 +193,11 @@ type CopyName struct {
 	Deleted Name `json:"deleted,omitempty"`
 }
 
+// LastEvent in place of a sequence number is that of the last event that there is.
+const LastEvent = math.MaxUint64
+
 // EventRequest opens the events channel.
 type EventRequest struct {
-	From  uint64 `json:"from"`             // the first sequence number wanted
+	From  uint64 `json:"from"`             // the first sequence number wanted, or [LastEvent]
 	SoFar bool   `json:"so_far,omitempty"` // end after the events that there are now
 }

@@ -285,7 +285,11 @@ func (h *handler) Changes(ctx context.Context) ([]wire.Change, error) {
 // Events reads the audit log, and follows it unless the events so far are wanted.
 func (h *handler) Events(ctx context.Context, req wire.EventRequest) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
-		f, err := h.log.Subscribe(req.From)
+		from := req.From
+		if from == wire.LastEvent {
+			from = h.log.Head().Seq
+		}
+		f, err := h.log.Subscribe(from)
 		if err != nil {
 			yield(wire.Event{}, err)
 			return

@@ -75,6 +75,9 @@ in an empty directory.`,
 	f.StringVar(&c.spec.From, "from", "", "`FILE` of 'sandbox save': its files are put into the sandbox")
 	f.StringVar(&c.spec.Image, "image", "", "`NAME` of an image, or the path of its root file system; with --policy")
 	f.StringArrayVarP(&c.env, "env", "e", nil, "set `NAME=VALUE` for every command, subject to env_policy; with --policy")
+	f.StringSliceVar(&c.spec.Degraded, "degraded", nil,
+		"do without `NAME,...` where the place lacks it; see doc/detect.md; with --policy")
+	f.StringSliceVar(&c.spec.Require, "require", nil, "refuse a place that does not prove `NAME,...`; with --policy")
 	f.StringArrayVar(&c.labels, "label", nil, "`NAME=VALUE` that lists have")
 	f.DurationVar(&c.idle, "idle", defaultIdle, "delete the sandbox when nobody has used it for this long")
 	f.StringVar(&c.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
@@ -82,7 +85,8 @@ in an empty directory.`,
 	f.BoolVar(&c.json, "json", false, "print a JSON object")
 	c.place.Add(cmd)
 	for _, name := range []string{
-		"policy", "repo", "allow-dirty", "from", "image", "env", "label", "idle", "backend", "connect", "connect-key", "lease",
+		"policy", "repo", "allow-dirty", "from", "image", "env", "degraded", "require", "label", "idle", "backend", "connect",
+		"connect-key", "lease",
 	} {
 		cmd.MarkFlagsMutuallyExclusive("spec", name)
 	}
@@ -222,6 +226,9 @@ func (c *sandboxCreate) hold(cmd *cobra.Command) error {
 	o.Force = force
 	box, err := boxes.Open(ctx, o, spec)
 	if err != nil {
+		if spec.Policy != "" {
+			err = boxes.Plain(err)
+		}
 		_ = settings.RunFailure(cmd.ErrOrStderr(), err) // prints problems
 		return errors.Join(say(heldError(err)), &output.Failure{Code: controller.ExitSandbox})
 	}
@@ -277,7 +284,7 @@ func (c *sandboxCreate) options(spec boxes.Spec, stderr io.Writer) (o controller
 	if err != nil {
 		return o, nil, err
 	}
-	file, done, err := spec.HarnessFile(state)
+	file, done, err := spec.HarnessFile(state, "sandbox")
 	if err != nil {
 		return o, nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"agentsh/cmd/agentctl/output"
 	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
+	"agentsh/controller/tools"
 	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
 	"agentsh/internal/text"
@@ -41,6 +42,8 @@ type sandboxExec struct {
 	request string // file with the command as JSON
 }
 
+var errNoCommand = errors.New("no command: write it after the sandbox, as in 'agentctl sandbox exec latest -- ls'")
+
 const cwdUsage = "`DIR` in the sandbox to start in, relative to the repository (default: the repository)"
 
 func newSandboxExecCommand() *cobra.Command {
@@ -55,8 +58,9 @@ The exit status is the command's own; 124 means the timeout, 125 that agentctl c
 not run it, 126 denied, 127 not found, and 128 and its number that a signal ended it.
 Standard input is passed on, and so are SIGINT, SIGTERM, SIGHUP and SIGQUIT; the
 second of a kind ends all that the command started, and agentctl ends within 2
-seconds. An output that cannot be written
-ends them as well, with 125; one whose reader has gone gives the command SIGPIPE.
+seconds. An output that cannot be written ends them as well, with 125; one whose
+reader has gone gives the command SIGPIPE. What the policy refused stands on standard
+error after the output.
 
 With --json the result is one JSON object with both outputs, of at most 1 MiB each, and
 the exit status is 0 whenever the command ran. --request reads the command as JSON, from
@@ -68,14 +72,14 @@ standard input with -. doc/sandboxes.md has both forms.`,
 				return e.runJSON(cmd, args)
 			}
 			if len(args) == 1 {
-				return errors.New("no command")
+				return errNoCommand
 			}
 			argv := args[1:]
 			if argv[0] == "--" { // ends the flags after SANDBOX
 				argv = argv[1:]
 			}
 			if len(argv) == 0 {
-				return errors.New("no command")
+				return errNoCommand
 			}
 			return e.run(cmd, args[0], argv)
 		},
@@ -141,12 +145,19 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		}
 		return err
 	}
+	request := wire.ExecRequest{
+		ID: channel.OperatorCommand(), Argv: argv, Cwd: e.dir(cmd.Context(), client, one.Workdir), Env: e.env,
+		DeadlineMS: e.timeout.Milliseconds(),
+	}
+	finish, err := e.refusals(cmd, client, request.ID)
+	if err != nil {
+		return &output.Failure{Code: exitAgentctl, Err: errors.Join(err, client.Close())}
+	}
 	in, out, errOut := cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if e.output > 0 {
 		limit := foreground.NewLimit(e.output<<20, "--max-output")
 		out, errOut = limit.Writer(out), limit.Writer(errOut)
 	}
-	request := wire.ExecRequest{Argv: argv, Cwd: e.dir(cmd.Context(), client, one.Workdir), Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
 	run := foreground.PassSignals(
 		foreground.Connect(client.Run, unread),
 		func(_, early wire.Exit) wire.Exit { return early },
@@ -161,6 +172,9 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	if errors.Is(err, foreground.ErrLeft) {
 		return &output.Failure{Code: exitAgentctl, Err: err, Hint: "what it started ends with its sandbox at the latest"}
 	}
+	if exit.Kind != wire.ExitDenied { // else the error of the command says it
+		finish()
+	}
 	err = errors.Join(err, client.Close())
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
 		return &output.Failure{Code: failed.Code(exit.ExitCode()), Err: failed, Hint: failed.Hint()}
@@ -169,6 +183,24 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		return &output.Failure{Code: exitAgentctl, Err: err, Hint: text.Visible(exit.Hint)}
 	}
 	return sandboxExit(argv[0], exit)
+}
+
+// refusals collects what the policy refuses to a command. finish prints it after the command's end; a shell
+// on a terminal goes on with its next command, so it has none.
+func (e *sandboxExec) refusals(cmd *cobra.Command, client *channel.Client, id string) (finish func(), err error) {
+	if e.tty {
+		return func() {}, nil
+	}
+	refused, err := tools.NewRefused(cmd.Context(), client)
+	if err != nil {
+		return nil, err
+	}
+	refused.Begin(id)
+	return func() {
+		for _, r := range refused.Finish(id) {
+			fmt.Fprintln(cmd.ErrOrStderr(), r)
+		}
+	}, nil
 }
 
 // dir is the directory in which the command starts. The repository is not there
@@ -224,7 +256,7 @@ func sandboxExit(name string, exit wire.Exit) error {
 	case wire.ExitDenied:
 		rule := ""
 		if exit.Rule != nil {
-			rule = " (rule " + text.Visible(exit.Rule.Name+" "+exit.Rule.Position()) + ")"
+			rule = " (rule " + text.Visible(strings.TrimSpace(exit.Rule.Name+" "+exit.Rule.Position())) + ")"
 		}
 		f.Err = fmt.Errorf("denied: %s: %s%s", text.Short(name, 200), text.Visible(exit.Message), rule)
 	case wire.ExitSpawnFailed, wire.ExitLost, wire.ExitOOM:

@@ -11,6 +11,8 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/boxes"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/tools"
+	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
 )
 
@@ -25,8 +27,11 @@ func (e *sandboxExec) runJSON(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	runner := boxes.Runner{Box: client, Dir: e.dir(cmd.Context(), client, run.Workdir)}
-	res, err := runner.Run(cmd.Context(), one, streams)
+	runner := boxes.Runner{Box: client, Dir: e.dir(cmd.Context(), client, run.Workdir), ID: channel.OperatorCommand}
+	var res boxes.Result
+	if runner.Refused, err = tools.NewRefused(cmd.Context(), client); err == nil {
+		res, err = runner.Run(cmd.Context(), one, streams)
+	}
 	if err = errors.Join(err, client.Close()); err != nil {
 		return &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
@@ -44,7 +49,7 @@ func (e *sandboxExec) command(cmd *cobra.Command, argv []string) (c boxes.Comman
 		}
 		c = boxes.Command{Argv: argv, TimeoutSeconds: e.timeout.Seconds()}
 		if c.Env, err = pairs("--env", e.env); err == nil && len(argv) == 0 {
-			err = errors.New("no command")
+			err = errNoCommand
 		}
 		if !foreground.IsTerminal(cmd.InOrStdin()) {
 			s.Stdin = cmd.InOrStdin()
