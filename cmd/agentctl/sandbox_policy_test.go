@@ -52,7 +52,6 @@ func TestASandboxThatCannotBeMadeSaysWhatToWrite(t *testing.T) {
 		"--image NAME": {"--policy", "policy.yaml", "--backend", "docker"},
 		"name a file that exists; a relative path starts from the current directory": {"--policy", "nosuch"},
 		"container is a mapping of keys":                                             {"--spec", "spec.json"},
-		"--connect":                                                                  {"--policy", "policy.yaml", "--backend", "ssh"},
 		"--policy FILE":                                                              {},
 	} {
 		p.write("spec.json", `{"policy": "policy.yaml", "container": "x"}`, 0o644)
