@@ -66,7 +66,7 @@ func TestWhatACommandSeesOfItsSession(t *testing.T) {
 	})
 }
 
-func TestTheRootIsCompleteWhenItIsReported(t *testing.T) {
+func TestTheRootIsReportedOnceAndComplete(t *testing.T) {
 	both(t, func(t *testing.T) {
 		mounts := func(pid int) string {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
