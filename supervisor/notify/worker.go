@@ -56,10 +56,10 @@ func (l *Loop) serve(w *worker) error {
 // directly answers a call on the thread of its engine, which must not wait: only signals
 // to one process, execs of programs that a worker evaluated before, and calls that are
 // refused again. It returns false if a worker must answer.
-func (l *Loop) directly(from *engine.Call) bool {
+func (l *Loop) directly(from *engine.Call) (answered bool) {
 	if r := l.refusals.quick(from); r != nil {
 		c := &call{Call: *from, engine: l.engine, record: l.record}
-		defer func() { c.recovered(recover()) }()
+		defer func() { answered = c.recovered(recover()) || answered }()
 		c.finish(l.refusals.answer(c, r))
 		return true
 	}
@@ -79,7 +79,7 @@ func (l *Loop) directly(from *engine.Call) bool {
 		return false
 	}
 	c := &call{Call: *from, engine: l.engine, record: l.record, rules: rules, start: time.Now(), direct: true}
-	defer func() { c.recovered(recover()) }()
+	defer func() { answered = c.recovered(recover()) || answered }()
 	if c.Check != nil {
 		c.Check()
 		return true
@@ -126,13 +126,14 @@ func (l *Loop) dispatch(c *call) (answer, error) {
 	return noAnswer, fmt.Errorf("call %d has no handler", c.Syscall)
 }
 
-// recovered denies the call if its handler panicked with p.
-func (c *call) recovered(p any) {
+// recovered denies the call if its handler panicked with p. It reports whether it did.
+func (c *call) recovered(p any) bool {
 	if p == nil {
-		return
+		return false
 	}
 	c.record.log.Error("panic while answering a call", "panic", p, "stack", string(debug.Stack()))
 	c.fault(fmt.Errorf("panic: %v", p))
+	return true
 }
 
 // tasks answers calls away from the workers: those that wait for a person, and execs
