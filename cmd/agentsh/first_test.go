@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,10 +101,23 @@ func TestWorkWithARegistryOfTheMachineIsLearned(t *testing.T) {
 	}
 	clone, learned, log := filepath.Join(dir, "work"), filepath.Join(dir, "learned.yaml"), filepath.Join(dir, "audit.jsonl")
 	nodeProject(t, clone)
+	// What the user has installed in the own home is found, too. Commands can write /tmp, so it is elsewhere.
+	home, err := os.MkdirTemp("/var/lib", "agentsh-test-home-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(home) })
+	bin := filepath.Join(home, ".local/bin")
+	if err := errors.Join(os.Chmod(home, 0o755), os.MkdirAll(bin, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "greet"), []byte("#!/bin/sh\necho hello\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	do := func(want string, args ...string) string {
 		t.Helper()
 		cmd := program(t, dir, args...)
-		cmd.Dir = clone
+		cmd.Dir, cmd.Env = clone, append(cmd.Env, "HOME="+home)
 		var out, problems strings.Builder
 		cmd.Stdout, cmd.Stderr = &out, &problems
 		if err := cmd.Run(); err != nil || !strings.Contains(out.String(), want) {
@@ -111,7 +125,7 @@ func TestWorkWithARegistryOfTheMachineIsLearned(t *testing.T) {
 		}
 		return out.String()
 	}
-	const work = "npm install && npm test; node -e 'require(`net`).connect(1, `localhost`).on(`error`, e => console.log((e.errors ?? [e])[0].code))'"
+	const work = "greet && npm install && npm test; node -e 'require(`net`).connect(1, `localhost`).on(`error`, e => console.log((e.errors ?? [e])[0].code))'"
 	do("ECONNREFUSED\n", "exec", "-p", observe, "--audit", log, "--", "bash", "-c", work)
 	text := do("domains: [localhost]", "policy", "learn", "--workspace", clone, log)
 	if err := os.WriteFile(learned, []byte(text), 0o644); err != nil {
@@ -121,6 +135,7 @@ func TestWorkWithARegistryOfTheMachineIsLearned(t *testing.T) {
 		t.Fatal(err)
 	}
 	do("pass 1", "exec", "-p", learned, "--", "bash", "-c", "npm install && npm test")
+	do("hello\n", "exec", "-p", learned, "--", "bash", "-c", "greet; stat -c %a /etc/shadow 2>&1; ! cat /etc/shadow 2>&1")
 }
 
 // step is a command of a document. Behind # stands what it prints, and perhaps its exit

@@ -261,6 +261,11 @@ func (l *learner) policy(name string) ([]byte, error) {
 	return strictyaml.Marshal(p)
 }
 
+const (
+	machineSecrets = "/etc/{shadow,shadow-,gshadow,gshadow-,sudoers,krb5.keytab}"
+	hostKeys       = "/etc/ssh/ssh_host_*"
+)
+
 // surroundings are what a session shows as a whole and does not log: without
 // them no program starts.
 // What else the workspace holds is kept out first: it may lie in a scratch
@@ -268,13 +273,24 @@ func (l *learner) policy(name string) ([]byte, error) {
 var surroundings = []learnedRule{
 	{Name: "rest-of-the-workspace", Paths: []string{"${WORKSPACE}/**"}, Operations: []string{"*"}, Decision: "deny"},
 	{
-		Name: "machine-secrets",
-		Paths: []string{
-			"/etc/{shadow,shadow-,gshadow,gshadow-,sudoers,krb5.keytab}",
-			"/etc/{sudoers.d,agentsh,ssl/private}/**",
-			"/etc/ssh/ssh_host_*",
-		},
+		Name:       "machine-secrets-by-name", // programs that copy or list /etc look whether these exist
+		Paths:      []string{machineSecrets, "/etc/{sudoers.d,agentsh,ssl/private}", hostKeys},
+		Operations: []string{"stat"}, Decision: "allow",
+	},
+	{
+		Name:       "machine-secrets",
+		Paths:      []string{machineSecrets, "/etc/{sudoers.d,agentsh,ssl/private}/**", hostKeys},
 		Operations: []string{"*"}, Decision: "deny",
+	},
+	{
+		Name: "user-programs",
+		Paths: []string{
+			"${USER_HOME:-/nonexistent}/.local/{bin,share/claude,share/pipx/{venvs,py,shared},share/uv/{tools,python}}/**",
+			"${USER_HOME:-/nonexistent}/{.nvm/versions,.cargo/bin,.rustup/{toolchains,update-hashes},go/bin,sdk}/**",
+			"${USER_HOME:-/nonexistent}/.pyenv/{version,{bin,shims,libexec,plugins,pyenv.d,versions}/**}",
+			"${USER_HOME:-/nonexistent}/.rustup/settings.toml",
+		},
+		Operations: []string{"read", "list", "stat", "execute"}, Decision: "allow",
 	},
 	{
 		Name:       "system",
