@@ -59,7 +59,8 @@ type Double struct {
 	quota     int
 	looks     int // at a new sandbox until it is ready
 	sandboxes map[string]*box
-	before    []string // what each command of an exec begins with
+	outer     string // see [Double.Confine]
+	lib       string
 	policies  []*pb.SandboxPolicy
 	logs      []*pb.SandboxLogLine
 	providers providers
@@ -74,13 +75,13 @@ type box struct {
 	next    int
 }
 
-// New starts a gateway. before is what each command begins with: a program that confines it.
-func New(t testing.TB, before ...string) *Double {
+// New starts a gateway.
+func New(t testing.TB) *Double {
 	dir, err := os.MkdirTemp("/var/tmp", "openshell")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Double{t: t, dir: dir, version: "0.1.9", token: Token, quota: 100, sandboxes: map[string]*box{}, before: before}
+	d := &Double{t: t, dir: dir, version: "0.1.9", token: Token, quota: 100, sandboxes: map[string]*box{}}
 	d.providers = newProviders()
 	d.start("127.0.0.1:0")
 	t.Cleanup(func() {
@@ -327,7 +328,11 @@ func (d *Double) CreateSandbox(_ context.Context, r *pb.CreateSandboxRequest) (*
 		return nil, err
 	}
 	b := &box{dir: filepath.Join(d.dir, "sandbox-"+name), left: d.looks, cancels: map[int]context.CancelFunc{}}
-	if err := os.MkdirAll(b.dir, 0o755); err != nil { //nolint:gosec // as any home
+	err := os.MkdirAll(b.dir, 0o755) //nolint:gosec // as any home
+	if err == nil && d.outer != "" {
+		err = b.makeDirs()
+	}
+	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	b.record = &pb.Sandbox{

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -42,19 +44,32 @@ func (d *Double) ExecSandboxInteractive(c calls) error {
 	n := b.next
 	b.cancels[n] = cancel
 	vars := d.providers.placeholders(b.record.GetSpec())
+	how := confinement{Dir: b.dir, Lib: d.lib, Outer: d.outer, Policy: b.record.GetSpec().GetPolicy().GetFilesystem()}
 	d.mu.Unlock()
 	defer d.with(func() { delete(b.cancels, n) })
-	return b.run(ctx, c, append(d.before[:len(d.before):len(d.before)], start.GetCommand()...), vars)
+	for name, value := range start.GetEnvironment() {
+		if rest, is := strings.CutPrefix(value, "/tmp/"); is && how.Outer == "" { // the directory /tmp of a sandbox is one of its own
+			value = filepath.Join(b.dir, rest)
+		}
+		vars = append(vars, name+"="+value)
+	}
+	return b.run(ctx, c, start.GetCommand(), vars, how)
 }
 
 // run runs a command until it ends or the stream does.
-func (b *box) run(ctx context.Context, c calls, argv, vars []string) error {
+func (b *box) run(ctx context.Context, c calls, argv, vars []string, how confinement) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir = b.dir
+	home := "/sandbox"
+	if how.Outer == "" {
+		home = b.dir
+	}
+	cmd.Dir = home
+	if err := how.confined(cmd, argv); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
 	cmd.Env = []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME=" + b.dir,
-		"XDG_STATE_HOME=" + b.dir + "/state",
+		"HOME=" + home,
 		"HTTPS_PROXY=" + Proxy, "https_proxy=" + Proxy, "NO_PROXY=127.0.0.1,localhost,::1", // some of those that OpenShell gives
 	}
 	cmd.Env = append(cmd.Env, vars...)

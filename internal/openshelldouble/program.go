@@ -132,9 +132,14 @@ func (p *Program) Fail(name string) {
 	s.kill(name)
 }
 
-// Main is the program openshell if this process was started as that. Otherwise it does nothing.
+// Main is the program openshell, or what confines a command, if this process was started as that. Otherwise it does nothing.
 func Main() {
-	if filepath.Base(os.Args[0]) != "openshell" {
+	switch filepath.Base(os.Args[0]) {
+	case confineName:
+		fmt.Fprintln(os.Stderr, "confine:", confine(os.Args[1:]))
+		os.Exit(126)
+	case "openshell":
+	default:
 		return
 	}
 	s := programState{dir: os.Getenv(envDir), out: os.Stdout, errs: os.Stderr}

@@ -137,6 +137,9 @@ func read(root *os.Root) (record, error) {
 // Shells are the installed shims of a root directory, with the shells they replace.
 // An original that is missing is an error: nothing may stand for it.
 func Shells(rootDir string) ([]Shell, error) {
+	if _, err := os.Lstat(path.Join(rootDir, manifest)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a Landlock domain around this process may not let it open the root directory itself
+	}
 	root, err := os.OpenRoot(rootDir)
 	if err != nil {
 		return nil, err

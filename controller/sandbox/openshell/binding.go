@@ -59,7 +59,7 @@ func (a attached) bindAt(p *pb.SandboxPolicy, host string, port uint32) error {
 	for _, rule := range p.GetNetworkPolicies() {
 		var all []*pb.NetworkEndpoint
 		for _, e := range rule.GetEndpoints() {
-			if !within(e.GetHost(), host) || !slices.Contains(e.GetPorts(), port) {
+			if !hostWithin(e.GetHost(), host) || !slices.Contains(e.GetPorts(), port) {
 				all = append(all, e)
 				continue
 			}
@@ -91,8 +91,8 @@ func (a attached) bindAt(p *pb.SandboxPolicy, host string, port uint32) error {
 	return nil
 }
 
-// within reports whether the host of a rendered endpoint, a name or **.NAME, lies within that of a credential, a name or *.NAME.
-func within(rendered, of string) bool {
+// hostWithin reports whether the host of a rendered endpoint, a name or **.NAME, lies within that of a credential, a name or *.NAME.
+func hostWithin(rendered, of string) bool {
 	rendered, of = strings.ToLower(rendered), strings.ToLower(of)
 	tree, wild := strings.CutPrefix(of, "*.")
 	if !wild {

@@ -236,9 +236,10 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 // who holds rules beside agentsh and writes the log of a sandbox, in results.
 const who = "OpenShell"
 
-// Holds implements [sandbox.Holder]: the groups that the rendered policy has.
+// Holds implements [sandbox.Holder]: the groups that the rendered policy has. All of the workspace is open to agentsh, which OpenShell
+// does not tell from commands.
 func (b *Backend) Holds() map[string]string {
-	return map[string]string{wire.GroupFiles: who, wire.GroupWorkspace: who, wire.GroupNetwork: who, wire.GroupCredentials: who}
+	return map[string]string{wire.GroupFiles: who, wire.GroupNetwork: who, wire.GroupCredentials: who}
 }
 
 var (

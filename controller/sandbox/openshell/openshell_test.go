@@ -314,6 +314,21 @@ func TestTheGatewayGetsThePolicy(t *testing.T) {
 	}
 }
 
+// TestAgentshHasWhatItNeedsInASandbox has rules about directories that a run makes, and a path within another one.
+func TestAgentshHasWhatItNeedsInASandbox(t *testing.T) {
+	p := &rules.Policy{
+		ReadOnly:  []string{"/sandbox", "/usr/lib/agentsh/agentsh", "/opt", "/opt-2", "/srv/data/x", "/usr"},
+		ReadWrite: []string{"/sandbox/home", "/srv/data", "/tmp/x"},
+	}
+	widen(p)
+	if want := []string{"/dev/null", "/sandbox", "/srv/data", "/tmp"}; !slices.Equal(p.ReadWrite, want) {
+		t.Errorf("writes %q", p.ReadWrite)
+	}
+	if want := []string{"/bin", "/dev/urandom", "/etc", "/lib", "/opt", "/opt-2", "/proc", "/usr"}; !slices.Equal(p.ReadOnly, want) {
+		t.Errorf("reads %q", p.ReadOnly)
+	}
+}
+
 func TestNamesOfSandboxesAreShort(t *testing.T) {
 	seen := map[string]bool{}
 	for _, run := range []string{"20261126t173208-293e5cd2", "20261126t173208-293e5cd3", "a", "20270101t000000-00000000"} {

@@ -2,6 +2,8 @@ package openshell
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"agentsh/controller/openshell"
 	"agentsh/controller/sandbox"
@@ -17,6 +19,40 @@ func rendered(s sandbox.Spec, without []string) (*pb.SandboxPolicy, error) {
 		return nil, err
 	}
 	return message(r.Policy), nil
+}
+
+// What agentsh itself needs in a sandbox: the tree of the run, its own files (see [own]), and programs. OpenShell confines agentsh as it
+// confines commands. What commands may do there is narrower: agentsh gives each of them a Landlock domain of its own.
+var (
+	ownWrites = []string{"/dev/null", "/sandbox", "/tmp"}
+	ownReads  = []string{"/bin", "/dev/urandom", "/etc", "/lib", "/proc", "/usr"}
+)
+
+// widen adds what agentsh needs to a rendered policy. A path within a tree that has its rights is left out: with hard_requirement a
+// sandbox does not start if one is missing, and directories of a run are.
+func widen(p *openshell.Policy) {
+	p.ReadWrite = outermost(append(p.ReadWrite, ownWrites...))
+	covered := within(p.ReadWrite)
+	p.ReadOnly = outermost(slices.DeleteFunc(append(p.ReadOnly, ownReads...), covered))
+}
+
+// outermost are the trees that lie in no other one, sorted.
+func outermost(trees []string) []string {
+	slices.Sort(trees)
+	var out []string
+	for _, t := range trees { // a tree comes before what is in it
+		if !within(out)(t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// within reports whether a path is one of some trees, or lies in one.
+func within(trees []string) func(string) bool {
+	return func(name string) bool {
+		return slices.ContainsFunc(trees, func(t string) bool { return name == t || strings.HasPrefix(name, strings.TrimSuffix(t, "/")+"/") })
+	}
 }
 
 // render renders the policy of a run.
@@ -43,6 +79,7 @@ func render(s sandbox.Spec, without []string) (*openshell.Rendered, error) {
 			problems,
 		)
 	}
+	widen(r.Policy)
 	return r, nil
 }
 

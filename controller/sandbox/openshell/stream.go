@@ -14,6 +14,9 @@ import (
 	pb "agentsh/internal/openshellpb"
 )
 
+// own are the directories of agentsh in a sandbox: its program, and its state. The home directory there is that of commands.
+var own = map[string]string{"HOME": "/tmp/agentsh-home", "XDG_STATE_HOME": "/tmp/agentsh-state"}
+
 // exec starts a shell in a sandbox, without files of a login.
 func (b *Backend) exec(ctx context.Context, name string) (remote.Stream, error) {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -21,7 +24,7 @@ func (b *Backend) exec(ctx context.Context, name string) (remote.Stream, error) 
 	calls, err := b.gateway.client.ExecSandboxInteractive(running)
 	if err == nil {
 		err = calls.Send(&pb.ExecSandboxInput{Payload: &pb.ExecSandboxInput_Start{Start: &pb.ExecSandboxRequest{
-			Sandbox: name, Command: []string{"/bin/sh"}, NoLoginShell: true, WorkspaceScope: b.gateway.scope(),
+			Sandbox: name, Command: []string{"/bin/sh"}, NoLoginShell: true, WorkspaceScope: b.gateway.scope(), Environment: own,
 		}}})
 	}
 	if err != nil || !stop() {
