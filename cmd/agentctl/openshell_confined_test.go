@@ -51,8 +51,8 @@ echo report > "$AGENTSH_OUTPUT_DIR/report.txt"
 python3 -c 'import os; os.setuid(0)' 2>/dev/null || echo "the user is kept" >&2
 unshare -r true 2>/dev/null || echo "namespaces are refused" >&2
 { echo x > /sandbox/claude-config/x; } 2>/dev/null || echo "configuration is kept" >&2
-{ echo x > /var/tmp/x; } 2>/dev/null || echo "the machine is kept" >&2
-ls /tmp/agentsh-state >/dev/null 2>&1 || ls /tmp/agentsh-home >/dev/null 2>&1 || echo "the files of agentsh are out of reach" >&2
+{ echo x > /tmp/x; } 2>/dev/null || echo "the machine is kept" >&2
+ls /var/tmp/agentsh-state >/dev/null 2>&1 || ls /var/tmp/agentsh-home >/dev/null 2>&1 || echo "the files of agentsh are out of reach" >&2
 cat /etc/shadow 2>/dev/null || echo "secrets are kept" >&2`
 	p, d := confined(t, agent, "")
 	r, code := p.run()

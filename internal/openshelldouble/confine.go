@@ -21,7 +21,7 @@ const UID = 60600
 
 // confinement is what a sandbox is confined by: its directories, and the program of test/outer.
 type confinement struct {
-	Dir    string // has sandbox and tmp, which are /sandbox and /tmp
+	Dir    string // has sandbox, tmp and var, which are /sandbox, /tmp and /var/tmp
 	Lib    string // is laid over /usr/lib, as an image with the package of agentsh has it
 	Outer  string // refuses what OpenShell 0.1 refuses; empty: nothing is confined
 	Policy *pb.FilesystemPolicy
@@ -44,13 +44,13 @@ func (d *Double) Confine(outer, lib string) {
 
 // makeDirs makes the directories of a sandbox.
 func (b *box) makeDirs() error {
-	for _, name := range []string{"sandbox", "tmp"} {
+	for _, name := range []string{"sandbox", "tmp", "var"} {
 		dir := filepath.Join(b.dir, name)
 		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, UID, UID)); err != nil {
 			return err
 		}
 	}
-	return errors.Join(os.Mkdir(filepath.Join(b.dir, "work"), 0o700), os.Chmod(filepath.Join(b.dir, "tmp"), 0o1777))
+	return os.Mkdir(filepath.Join(b.dir, "work"), 0o700)
 }
 
 // confined changes a command so that it is confined.
@@ -81,20 +81,25 @@ func confine(args []string) error {
 	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
 		return err
 	}
+	outer, err := unix.Open(c.Outer, unix.O_PATH, 0) // it is out of sight then
+	if err != nil {
+		return err
+	}
 	layers := "lowerdir=/usr/lib,upperdir=" + c.Lib + ",workdir=" + filepath.Join(c.Dir, "work")
 	if err := errors.Join(
 		unix.Mount(filepath.Join(c.Dir, "sandbox"), "/sandbox", "", unix.MS_BIND, ""),
 		unix.Mount(filepath.Join(c.Dir, "tmp"), "/tmp", "", unix.MS_BIND, ""),
 		unix.Mount("overlay", "/usr/lib", "overlay", 0, layers),
+		unix.Mount(filepath.Join(c.Dir, "var"), "/var/tmp", "", unix.MS_BIND, ""),
 		os.Chdir("/sandbox"),
 	); err != nil {
 		return err
 	}
-	if err := c.landlock(); err != nil {
+	if err := c.landlock(outer); err != nil {
 		return err
 	}
 	env := append(os.Environ(), fmt.Sprintf("OUTER_UID=%d", UID))
-	return unix.Exec(c.Outer, append([]string{"outer", "whole"}, args[1:]...), env)
+	return unix.Exec(fmt.Sprintf("/proc/self/fd/%d", outer), append([]string{"outer", "whole"}, args[1:]...), env)
 }
 
 // Rights of Landlock's second version, as landlock.rs of crates/openshell-supervisor-process gives them.
@@ -110,8 +115,8 @@ var (
 	baselineWrite = []string{"/tmp"}
 )
 
-// landlock enters a domain of the policy with hard_requirement: a path that is missing is an error.
-func (c confinement) landlock() error {
+// landlock enters a domain of the policy with hard_requirement: a path that is missing is an error. outer may be executed.
+func (c confinement) landlock(outer int) error {
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: landlockAll}
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0)
 	if errno != 0 {
@@ -121,7 +126,7 @@ func (c confinement) landlock() error {
 	if c.Policy.GetIncludeWorkdir() {
 		write = append(write, "/sandbox")
 	}
-	rules := map[string]uint64{c.Outer: landlockRead}
+	rules := map[string]uint64{fmt.Sprintf("/proc/self/fd/%d", outer): landlockRead}
 	for _, p := range baselineWrite {
 		rules[p] = landlockAll
 	}

@@ -48,7 +48,7 @@ func (d *Double) ExecSandboxInteractive(c calls) error {
 	d.mu.Unlock()
 	defer d.with(func() { delete(b.cancels, n) })
 	for name, value := range start.GetEnvironment() {
-		if rest, is := strings.CutPrefix(value, "/tmp/"); is && how.Outer == "" { // the directory /tmp of a sandbox is one of its own
+		if rest, is := strings.CutPrefix(value, "/var/tmp/"); is && how.Outer == "" { // the directory /var/tmp of a sandbox is one of its own
 			value = filepath.Join(b.dir, rest)
 		}
 		vars = append(vars, name+"="+value)

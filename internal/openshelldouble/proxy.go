@@ -75,8 +75,8 @@ func (s programState) proxy(args []string) int {
 	return 0
 }
 
-// enter is the first line that agentctl sends. The directory /tmp of a sandbox is one of its own.
-const enter = "exec env HOME=/tmp/agentsh-home XDG_STATE_HOME=/tmp/agentsh-state sh\n"
+// enter is the first line that agentctl sends. The directory /var/tmp of a sandbox is one of its own.
+const enter = "exec env HOME=/var/tmp/agentsh-home XDG_STATE_HOME=/var/tmp/agentsh-state sh\n"
 
 // session runs one shell. A command is one of a login shell, as in OpenShell; a shell without a command reads no files.
 func (s programState) session(name string, ch ssh.Channel, requests <-chan *ssh.Request) {
@@ -97,7 +97,7 @@ func (s programState) session(name string, ch ssh.Channel, requests <-chan *ssh.
 			if _, err := io.ReadFull(ch, first); err != nil || string(first) != enter {
 				return
 			}
-			own := strings.ReplaceAll(enter, "/tmp/agentsh-", s.path("sandboxes", name)+"/own-")
+			own := strings.ReplaceAll(enter, "/var/tmp/agentsh-", s.path("sandboxes", name)+"/own-")
 			input = io.MultiReader(strings.NewReader(own), ch)
 		}
 		cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it ends with the sandbox

@@ -164,7 +164,7 @@ func (p *olderPlace) Open(ctx context.Context) (remote.Stream, error) {
 // OpenShell runs a command of ssh by a login shell, which would run files of the home directory, and an agent may have written
 // these. A shell without a command reads its standard input, and no such files (spawn_pipe_exec in ssh.rs of
 // crates/openshell-sandbox at v0.0.45, and of crates/openshell-supervisor-process at v0.0.83 and v0.0.87).
-const enter = "exec env HOME=/tmp/agentsh-home XDG_STATE_HOME=/tmp/agentsh-state sh\n"
+const enter = "exec env HOME=/var/tmp/agentsh-home XDG_STATE_HOME=/var/tmp/agentsh-state sh\n"
 
 // make makes the sandbox, which is ready then.
 func (p *olderPlace) make(ctx context.Context) error {

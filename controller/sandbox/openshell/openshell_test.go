@@ -321,7 +321,7 @@ func TestAgentshHasWhatItNeedsInASandbox(t *testing.T) {
 		ReadWrite: []string{"/sandbox/home", "/srv/data", "/tmp/x"},
 	}
 	widen(p)
-	if want := []string{"/dev/null", "/sandbox", "/srv/data", "/tmp"}; !slices.Equal(p.ReadWrite, want) {
+	if want := []string{"/dev/null", "/sandbox", "/srv/data", "/tmp", "/var/tmp"}; !slices.Equal(p.ReadWrite, want) {
 		t.Errorf("writes %q", p.ReadWrite)
 	}
 	if want := []string{"/bin", "/dev/urandom", "/etc", "/lib", "/opt", "/opt-2", "/proc", "/usr"}; !slices.Equal(p.ReadOnly, want) {

@@ -24,7 +24,7 @@ func rendered(s sandbox.Spec, without []string) (*pb.SandboxPolicy, error) {
 // What agentsh itself needs in a sandbox: the tree of the run, its own files (see [own]), and programs. OpenShell confines agentsh as it
 // confines commands. What commands may do there is narrower: agentsh gives each of them a Landlock domain of its own.
 var (
-	ownWrites = []string{"/dev/null", "/sandbox", "/tmp"}
+	ownWrites = []string{"/dev/null", "/sandbox", "/tmp", "/var/tmp"}
 	ownReads  = []string{"/bin", "/dev/urandom", "/etc", "/lib", "/proc", "/usr"}
 )
 

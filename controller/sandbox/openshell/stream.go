@@ -15,7 +15,7 @@ import (
 )
 
 // own are the directories of agentsh in a sandbox: its program, and its state. The home directory there is that of commands.
-var own = map[string]string{"HOME": "/tmp/agentsh-home", "XDG_STATE_HOME": "/tmp/agentsh-state"}
+var own = map[string]string{"HOME": "/var/tmp/agentsh-home", "XDG_STATE_HOME": "/var/tmp/agentsh-state"}
 
 // exec starts a shell in a sandbox, without files of a login.
 func (b *Backend) exec(ctx context.Context, name string) (remote.Stream, error) {
