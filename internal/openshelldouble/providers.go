@@ -277,6 +277,63 @@ func (d *Double) ImportProviderProfiles(
 	return out, nil
 }
 
+// ListProviderProfiles implements the service, with pages of two.
+func (d *Double) ListProviderProfiles(
+	_ context.Context, r *pb.ListProviderProfilesRequest,
+) (*pb.ListProviderProfilesResponse, error) {
+	if err := scoped(r.GetWorkspaceScope()); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := &pb.ListProviderProfilesResponse{}
+	for _, id := range slices.Sorted(maps.Keys(d.providers.profiles)) {
+		if id <= r.GetPageToken() {
+			continue
+		}
+		if len(out.Profiles) == 2 {
+			out.NextPageToken = out.Profiles[1].GetId()
+			break
+		}
+		out.Profiles = append(out.Profiles, proto.CloneOf(d.providers.profiles[id]))
+	}
+	return out, nil
+}
+
+// DeleteProviderProfile implements the service. One that a sandbox uses stays.
+func (d *Double) DeleteProviderProfile(
+	_ context.Context, r *pb.DeleteProviderProfileRequest,
+) (*pb.DeleteProviderProfileResponse, error) {
+	if err := scoped(r.GetWorkspaceScope()); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.providers.profiles[r.GetId()] == nil && !r.GetAllowMissing() {
+		return nil, status.Error(codes.NotFound, "provider profile not found")
+	}
+	if r.GetId() == Builtin {
+		return nil, status.Errorf(codes.FailedPrecondition, "provider profile '%s' is managed by source 'builtin'", r.GetId())
+	}
+	for _, b := range d.sandboxes {
+		for _, name := range b.record.GetSpec().GetProviders() {
+			if d.providers.list[name].GetType() == r.GetId() {
+				return nil, status.Errorf(codes.FailedPrecondition, "provider profile '%s' is in use by sandboxes", r.GetId())
+			}
+		}
+	}
+	delete(d.providers.profiles, r.GetId())
+	return &pb.DeleteProviderProfileResponse{}, nil
+}
+
+// Profiles are the ids of all profiles but the one that is built in.
+func (d *Double) Profiles() (ids []string) {
+	d.with(func() {
+		ids = slices.DeleteFunc(slices.Sorted(maps.Keys(d.providers.profiles)), func(id string) bool { return id == Builtin })
+	})
+	return ids
+}
+
 // checkProviders refuses a sandbox whose providers are missing or whose policy binds others.
 func (h providers) checkProviders(spec *pb.SandboxSpec) error {
 	seen := map[string]bool{}

@@ -2476,6 +2476,7 @@ type ProviderProfile struct {
 	Description   string                       `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	Credentials   []*ProviderProfileCredential `protobuf:"bytes,5,rep,name=credentials,proto3" json:"credentials,omitempty"`
 	Endpoints     []*NetworkEndpoint           `protobuf:"bytes,6,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	Annotations   map[string]string            `protobuf:"bytes,11,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // as they were imported
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2541,6 +2542,13 @@ func (x *ProviderProfile) GetCredentials() []*ProviderProfileCredential {
 func (x *ProviderProfile) GetEndpoints() []*NetworkEndpoint {
 	if x != nil {
 		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *ProviderProfile) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
 	}
 	return nil
 }
@@ -2693,6 +2701,215 @@ func (x *ProviderProfileResponse) GetProfile() *ProviderProfile {
 	return nil
 }
 
+type ListProviderProfilesRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	PageSize       int32                  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken      string                 `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	WorkspaceScope *WorkspaceSelector     `protobuf:"bytes,3,opt,name=workspace_scope,json=workspaceScope,proto3" json:"workspace_scope,omitempty"` // empty: profiles of the gateway
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ListProviderProfilesRequest) Reset() {
+	*x = ListProviderProfilesRequest{}
+	mi := &file_openshell_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListProviderProfilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListProviderProfilesRequest) ProtoMessage() {}
+
+func (x *ListProviderProfilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_openshell_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListProviderProfilesRequest.ProtoReflect.Descriptor instead.
+func (*ListProviderProfilesRequest) Descriptor() ([]byte, []int) {
+	return file_openshell_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ListProviderProfilesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListProviderProfilesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListProviderProfilesRequest) GetWorkspaceScope() *WorkspaceSelector {
+	if x != nil {
+		return x.WorkspaceScope
+	}
+	return nil
+}
+
+type ListProviderProfilesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Profiles      []*ProviderProfile     `protobuf:"bytes,1,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListProviderProfilesResponse) Reset() {
+	*x = ListProviderProfilesResponse{}
+	mi := &file_openshell_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListProviderProfilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListProviderProfilesResponse) ProtoMessage() {}
+
+func (x *ListProviderProfilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_openshell_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListProviderProfilesResponse.ProtoReflect.Descriptor instead.
+func (*ListProviderProfilesResponse) Descriptor() ([]byte, []int) {
+	return file_openshell_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ListProviderProfilesResponse) GetProfiles() []*ProviderProfile {
+	if x != nil {
+		return x.Profiles
+	}
+	return nil
+}
+
+func (x *ListProviderProfilesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// One that sandboxes use stays.
+type DeleteProviderProfileRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Id             string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	WorkspaceScope *WorkspaceSelector     `protobuf:"bytes,2,opt,name=workspace_scope,json=workspaceScope,proto3" json:"workspace_scope,omitempty"` // empty: a profile of the gateway
+	AllowMissing   bool                   `protobuf:"varint,3,opt,name=allow_missing,json=allowMissing,proto3" json:"allow_missing,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *DeleteProviderProfileRequest) Reset() {
+	*x = DeleteProviderProfileRequest{}
+	mi := &file_openshell_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteProviderProfileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteProviderProfileRequest) ProtoMessage() {}
+
+func (x *DeleteProviderProfileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_openshell_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteProviderProfileRequest.ProtoReflect.Descriptor instead.
+func (*DeleteProviderProfileRequest) Descriptor() ([]byte, []int) {
+	return file_openshell_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *DeleteProviderProfileRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DeleteProviderProfileRequest) GetWorkspaceScope() *WorkspaceSelector {
+	if x != nil {
+		return x.WorkspaceScope
+	}
+	return nil
+}
+
+func (x *DeleteProviderProfileRequest) GetAllowMissing() bool {
+	if x != nil {
+		return x.AllowMissing
+	}
+	return false
+}
+
+type DeleteProviderProfileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteProviderProfileResponse) Reset() {
+	*x = DeleteProviderProfileResponse{}
+	mi := &file_openshell_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteProviderProfileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteProviderProfileResponse) ProtoMessage() {}
+
+func (x *DeleteProviderProfileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_openshell_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteProviderProfileResponse.ProtoReflect.Descriptor instead.
+func (*DeleteProviderProfileResponse) Descriptor() ([]byte, []int) {
+	return file_openshell_proto_rawDescGZIP(), []int{46}
+}
+
 type ProviderProfileImportItem struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Profile       *ProviderProfile       `protobuf:"bytes,1,opt,name=profile,proto3" json:"profile,omitempty"`
@@ -2703,7 +2920,7 @@ type ProviderProfileImportItem struct {
 
 func (x *ProviderProfileImportItem) Reset() {
 	*x = ProviderProfileImportItem{}
-	mi := &file_openshell_proto_msgTypes[43]
+	mi := &file_openshell_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2932,7 @@ func (x *ProviderProfileImportItem) String() string {
 func (*ProviderProfileImportItem) ProtoMessage() {}
 
 func (x *ProviderProfileImportItem) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[43]
+	mi := &file_openshell_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2945,7 @@ func (x *ProviderProfileImportItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProviderProfileImportItem.ProtoReflect.Descriptor instead.
 func (*ProviderProfileImportItem) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{43}
+	return file_openshell_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ProviderProfileImportItem) GetProfile() *ProviderProfile {
@@ -2758,7 +2975,7 @@ type ProviderProfileDiagnostic struct {
 
 func (x *ProviderProfileDiagnostic) Reset() {
 	*x = ProviderProfileDiagnostic{}
-	mi := &file_openshell_proto_msgTypes[44]
+	mi := &file_openshell_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2987,7 @@ func (x *ProviderProfileDiagnostic) String() string {
 func (*ProviderProfileDiagnostic) ProtoMessage() {}
 
 func (x *ProviderProfileDiagnostic) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[44]
+	mi := &file_openshell_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +3000,7 @@ func (x *ProviderProfileDiagnostic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProviderProfileDiagnostic.ProtoReflect.Descriptor instead.
 func (*ProviderProfileDiagnostic) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{44}
+	return file_openshell_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ProviderProfileDiagnostic) GetSource() string {
@@ -2831,7 +3048,7 @@ type ImportProviderProfilesRequest struct {
 
 func (x *ImportProviderProfilesRequest) Reset() {
 	*x = ImportProviderProfilesRequest{}
-	mi := &file_openshell_proto_msgTypes[45]
+	mi := &file_openshell_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +3060,7 @@ func (x *ImportProviderProfilesRequest) String() string {
 func (*ImportProviderProfilesRequest) ProtoMessage() {}
 
 func (x *ImportProviderProfilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[45]
+	mi := &file_openshell_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +3073,7 @@ func (x *ImportProviderProfilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportProviderProfilesRequest.ProtoReflect.Descriptor instead.
 func (*ImportProviderProfilesRequest) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{45}
+	return file_openshell_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ImportProviderProfilesRequest) GetProfiles() []*ProviderProfileImportItem {
@@ -2883,7 +3100,7 @@ type ImportProviderProfilesResponse struct {
 
 func (x *ImportProviderProfilesResponse) Reset() {
 	*x = ImportProviderProfilesResponse{}
-	mi := &file_openshell_proto_msgTypes[46]
+	mi := &file_openshell_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2895,7 +3112,7 @@ func (x *ImportProviderProfilesResponse) String() string {
 func (*ImportProviderProfilesResponse) ProtoMessage() {}
 
 func (x *ImportProviderProfilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_openshell_proto_msgTypes[46]
+	mi := &file_openshell_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2908,7 +3125,7 @@ func (x *ImportProviderProfilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportProviderProfilesResponse.ProtoReflect.Descriptor instead.
 func (*ImportProviderProfilesResponse) Descriptor() ([]byte, []int) {
-	return file_openshell_proto_rawDescGZIP(), []int{46}
+	return file_openshell_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ImportProviderProfilesResponse) GetDiagnostics() []*ProviderProfileDiagnostic {
@@ -3107,13 +3324,17 @@ const file_openshell_proto_rawDesc = "" +
 	"\rallow_missing\x18\x04 \x01(\bR\fallowMissing\"\x18\n" +
 	"\x16DeleteProviderResponse\"F\n" +
 	"\x10ProviderResponse\x122\n" +
-	"\bprovider\x18\x01 \x01(\v2\x16.openshell.v1.ProviderR\bprovider\"\xee\x01\n" +
+	"\bprovider\x18\x01 \x01(\v2\x16.openshell.v1.ProviderR\bprovider\"\x80\x03\n" +
 	"\x0fProviderProfile\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fdisplay_name\x18\x02 \x01(\tR\vdisplayName\x12 \n" +
 	"\vdescription\x18\x03 \x01(\tR\vdescription\x12I\n" +
 	"\vcredentials\x18\x05 \x03(\v2'.openshell.v1.ProviderProfileCredentialR\vcredentials\x12;\n" +
-	"\tendpoints\x18\x06 \x03(\v2\x1d.openshell.v1.NetworkEndpointR\tendpoints\"J\n" +
+	"\tendpoints\x18\x06 \x03(\v2\x1d.openshell.v1.NetworkEndpointR\tendpoints\x12P\n" +
+	"\vannotations\x18\v \x03(\v2..openshell.v1.ProviderProfile.AnnotationsEntryR\vannotations\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"J\n" +
 	"\x19ProviderProfileCredential\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\benv_vars\x18\x03 \x03(\tR\aenvVars\"u\n" +
@@ -3121,7 +3342,20 @@ const file_openshell_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12H\n" +
 	"\x0fworkspace_scope\x18\x02 \x01(\v2\x1f.openshell.v1.WorkspaceSelectorR\x0eworkspaceScope\"R\n" +
 	"\x17ProviderProfileResponse\x127\n" +
-	"\aprofile\x18\x01 \x01(\v2\x1d.openshell.v1.ProviderProfileR\aprofile\"l\n" +
+	"\aprofile\x18\x01 \x01(\v2\x1d.openshell.v1.ProviderProfileR\aprofile\"\xa3\x01\n" +
+	"\x1bListProviderProfilesRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12H\n" +
+	"\x0fworkspace_scope\x18\x03 \x01(\v2\x1f.openshell.v1.WorkspaceSelectorR\x0eworkspaceScope\"\x81\x01\n" +
+	"\x1cListProviderProfilesResponse\x129\n" +
+	"\bprofiles\x18\x01 \x03(\v2\x1d.openshell.v1.ProviderProfileR\bprofiles\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9d\x01\n" +
+	"\x1cDeleteProviderProfileRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12H\n" +
+	"\x0fworkspace_scope\x18\x02 \x01(\v2\x1f.openshell.v1.WorkspaceSelectorR\x0eworkspaceScope\x12#\n" +
+	"\rallow_missing\x18\x03 \x01(\bR\fallowMissing\"\x1f\n" +
+	"\x1dDeleteProviderProfileResponse\"l\n" +
 	"\x19ProviderProfileImportItem\x127\n" +
 	"\aprofile\x18\x01 \x01(\v2\x1d.openshell.v1.ProviderProfileR\aprofile\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\"\x9e\x01\n" +
@@ -3157,7 +3391,7 @@ const file_openshell_proto_rawDesc = "" +
 	"\x16NetworkEnforcementMode\x12(\n" +
 	"$NETWORK_ENFORCEMENT_MODE_UNSPECIFIED\x10\x00\x12$\n" +
 	" NETWORK_ENFORCEMENT_MODE_ENFORCE\x10\x01\x12\"\n" +
-	"\x1eNETWORK_ENFORCEMENT_MODE_AUDIT\x10\x022\xa1\t\n" +
+	"\x1eNETWORK_ENFORCEMENT_MODE_AUDIT\x10\x022\x82\v\n" +
 	"\tOpenShell\x12C\n" +
 	"\x06Health\x12\x1b.openshell.v1.HealthRequest\x1a\x1c.openshell.v1.HealthResponse\x12R\n" +
 	"\rCreateSandbox\x12\".openshell.v1.CreateSandboxRequest\x1a\x1d.openshell.v1.SandboxResponse\x12L\n" +
@@ -3171,8 +3405,10 @@ const file_openshell_proto_rawDesc = "" +
 	"\rListProviders\x12\".openshell.v1.ListProvidersRequest\x1a#.openshell.v1.ListProvidersResponse\x12U\n" +
 	"\x0eUpdateProvider\x12#.openshell.v1.UpdateProviderRequest\x1a\x1e.openshell.v1.ProviderResponse\x12[\n" +
 	"\x0eDeleteProvider\x12#.openshell.v1.DeleteProviderRequest\x1a$.openshell.v1.DeleteProviderResponse\x12d\n" +
-	"\x12GetProviderProfile\x12'.openshell.v1.GetProviderProfileRequest\x1a%.openshell.v1.ProviderProfileResponse\x12s\n" +
-	"\x16ImportProviderProfiles\x12+.openshell.v1.ImportProviderProfilesRequest\x1a,.openshell.v1.ImportProviderProfilesResponseB\x1eZ\x1cagentsh/internal/openshellpbb\x06proto3"
+	"\x12GetProviderProfile\x12'.openshell.v1.GetProviderProfileRequest\x1a%.openshell.v1.ProviderProfileResponse\x12m\n" +
+	"\x14ListProviderProfiles\x12).openshell.v1.ListProviderProfilesRequest\x1a*.openshell.v1.ListProviderProfilesResponse\x12s\n" +
+	"\x16ImportProviderProfiles\x12+.openshell.v1.ImportProviderProfilesRequest\x1a,.openshell.v1.ImportProviderProfilesResponse\x12p\n" +
+	"\x15DeleteProviderProfile\x12*.openshell.v1.DeleteProviderProfileRequest\x1a+.openshell.v1.DeleteProviderProfileResponseB\x1eZ\x1cagentsh/internal/openshellpbb\x06proto3"
 
 var (
 	file_openshell_proto_rawDescOnce sync.Once
@@ -3187,7 +3423,7 @@ func file_openshell_proto_rawDescGZIP() []byte {
 }
 
 var file_openshell_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_openshell_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_openshell_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_openshell_proto_goTypes = []any{
 	(ServiceStatus)(0),                     // 0: openshell.v1.ServiceStatus
 	(SandboxPhase)(0),                      // 1: openshell.v1.SandboxPhase
@@ -3235,48 +3471,53 @@ var file_openshell_proto_goTypes = []any{
 	(*ProviderProfileCredential)(nil),      // 43: openshell.v1.ProviderProfileCredential
 	(*GetProviderProfileRequest)(nil),      // 44: openshell.v1.GetProviderProfileRequest
 	(*ProviderProfileResponse)(nil),        // 45: openshell.v1.ProviderProfileResponse
-	(*ProviderProfileImportItem)(nil),      // 46: openshell.v1.ProviderProfileImportItem
-	(*ProviderProfileDiagnostic)(nil),      // 47: openshell.v1.ProviderProfileDiagnostic
-	(*ImportProviderProfilesRequest)(nil),  // 48: openshell.v1.ImportProviderProfilesRequest
-	(*ImportProviderProfilesResponse)(nil), // 49: openshell.v1.ImportProviderProfilesResponse
-	nil,                                    // 50: openshell.v1.ObjectMeta.LabelsEntry
-	nil,                                    // 51: openshell.v1.SandboxSpec.EnvironmentEntry
-	nil,                                    // 52: openshell.v1.CreateSandboxRequest.LabelsEntry
-	nil,                                    // 53: openshell.v1.ExecSandboxRequest.EnvironmentEntry
-	nil,                                    // 54: openshell.v1.SandboxPolicy.NetworkPoliciesEntry
-	nil,                                    // 55: openshell.v1.Provider.CredentialsEntry
-	(*WorkspaceSelector)(nil),              // 56: openshell.v1.WorkspaceSelector
-	(*GetSandboxLogsRequest)(nil),          // 57: openshell.v1.GetSandboxLogsRequest
-	(*GetSandboxLogsResponse)(nil),         // 58: openshell.v1.GetSandboxLogsResponse
+	(*ListProviderProfilesRequest)(nil),    // 46: openshell.v1.ListProviderProfilesRequest
+	(*ListProviderProfilesResponse)(nil),   // 47: openshell.v1.ListProviderProfilesResponse
+	(*DeleteProviderProfileRequest)(nil),   // 48: openshell.v1.DeleteProviderProfileRequest
+	(*DeleteProviderProfileResponse)(nil),  // 49: openshell.v1.DeleteProviderProfileResponse
+	(*ProviderProfileImportItem)(nil),      // 50: openshell.v1.ProviderProfileImportItem
+	(*ProviderProfileDiagnostic)(nil),      // 51: openshell.v1.ProviderProfileDiagnostic
+	(*ImportProviderProfilesRequest)(nil),  // 52: openshell.v1.ImportProviderProfilesRequest
+	(*ImportProviderProfilesResponse)(nil), // 53: openshell.v1.ImportProviderProfilesResponse
+	nil,                                    // 54: openshell.v1.ObjectMeta.LabelsEntry
+	nil,                                    // 55: openshell.v1.SandboxSpec.EnvironmentEntry
+	nil,                                    // 56: openshell.v1.CreateSandboxRequest.LabelsEntry
+	nil,                                    // 57: openshell.v1.ExecSandboxRequest.EnvironmentEntry
+	nil,                                    // 58: openshell.v1.SandboxPolicy.NetworkPoliciesEntry
+	nil,                                    // 59: openshell.v1.Provider.CredentialsEntry
+	nil,                                    // 60: openshell.v1.ProviderProfile.AnnotationsEntry
+	(*WorkspaceSelector)(nil),              // 61: openshell.v1.WorkspaceSelector
+	(*GetSandboxLogsRequest)(nil),          // 62: openshell.v1.GetSandboxLogsRequest
+	(*GetSandboxLogsResponse)(nil),         // 63: openshell.v1.GetSandboxLogsResponse
 }
 var file_openshell_proto_depIdxs = []int32{
 	0,  // 0: openshell.v1.HealthResponse.status:type_name -> openshell.v1.ServiceStatus
-	50, // 1: openshell.v1.ObjectMeta.labels:type_name -> openshell.v1.ObjectMeta.LabelsEntry
+	54, // 1: openshell.v1.ObjectMeta.labels:type_name -> openshell.v1.ObjectMeta.LabelsEntry
 	5,  // 2: openshell.v1.Sandbox.metadata:type_name -> openshell.v1.ObjectMeta
 	7,  // 3: openshell.v1.Sandbox.spec:type_name -> openshell.v1.SandboxSpec
 	9,  // 4: openshell.v1.Sandbox.status:type_name -> openshell.v1.SandboxStatus
-	51, // 5: openshell.v1.SandboxSpec.environment:type_name -> openshell.v1.SandboxSpec.EnvironmentEntry
+	55, // 5: openshell.v1.SandboxSpec.environment:type_name -> openshell.v1.SandboxSpec.EnvironmentEntry
 	8,  // 6: openshell.v1.SandboxSpec.template:type_name -> openshell.v1.SandboxTemplate
 	24, // 7: openshell.v1.SandboxSpec.policy:type_name -> openshell.v1.SandboxPolicy
 	10, // 8: openshell.v1.SandboxStatus.conditions:type_name -> openshell.v1.SandboxCondition
 	1,  // 9: openshell.v1.SandboxStatus.phase:type_name -> openshell.v1.SandboxPhase
 	7,  // 10: openshell.v1.CreateSandboxRequest.spec:type_name -> openshell.v1.SandboxSpec
-	52, // 11: openshell.v1.CreateSandboxRequest.labels:type_name -> openshell.v1.CreateSandboxRequest.LabelsEntry
-	56, // 12: openshell.v1.CreateSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	56, // 13: openshell.v1.GetSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	56, // 14: openshell.v1.ListSandboxesRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	56, // 11: openshell.v1.CreateSandboxRequest.labels:type_name -> openshell.v1.CreateSandboxRequest.LabelsEntry
+	61, // 12: openshell.v1.CreateSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	61, // 13: openshell.v1.GetSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	61, // 14: openshell.v1.ListSandboxesRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
 	6,  // 15: openshell.v1.ListSandboxesResponse.sandboxes:type_name -> openshell.v1.Sandbox
-	56, // 16: openshell.v1.DeleteSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	61, // 16: openshell.v1.DeleteSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
 	6,  // 17: openshell.v1.SandboxResponse.sandbox:type_name -> openshell.v1.Sandbox
-	53, // 18: openshell.v1.ExecSandboxRequest.environment:type_name -> openshell.v1.ExecSandboxRequest.EnvironmentEntry
-	56, // 19: openshell.v1.ExecSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	57, // 18: openshell.v1.ExecSandboxRequest.environment:type_name -> openshell.v1.ExecSandboxRequest.EnvironmentEntry
+	61, // 19: openshell.v1.ExecSandboxRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
 	18, // 20: openshell.v1.ExecSandboxInput.start:type_name -> openshell.v1.ExecSandboxRequest
 	20, // 21: openshell.v1.ExecSandboxEvent.stdout:type_name -> openshell.v1.ExecSandboxStdout
 	21, // 22: openshell.v1.ExecSandboxEvent.stderr:type_name -> openshell.v1.ExecSandboxStderr
 	22, // 23: openshell.v1.ExecSandboxEvent.exit:type_name -> openshell.v1.ExecSandboxExit
 	25, // 24: openshell.v1.SandboxPolicy.filesystem:type_name -> openshell.v1.FilesystemPolicy
 	26, // 25: openshell.v1.SandboxPolicy.landlock:type_name -> openshell.v1.LandlockPolicy
-	54, // 26: openshell.v1.SandboxPolicy.network_policies:type_name -> openshell.v1.SandboxPolicy.NetworkPoliciesEntry
+	58, // 26: openshell.v1.SandboxPolicy.network_policies:type_name -> openshell.v1.SandboxPolicy.NetworkPoliciesEntry
 	29, // 27: openshell.v1.NetworkPolicyRule.endpoints:type_name -> openshell.v1.NetworkEndpoint
 	28, // 28: openshell.v1.NetworkPolicyRule.binaries:type_name -> openshell.v1.NetworkBinary
 	2,  // 29: openshell.v1.NetworkEndpoint.enforcement:type_name -> openshell.v1.NetworkEnforcementMode
@@ -3285,55 +3526,63 @@ var file_openshell_proto_depIdxs = []int32{
 	30, // 32: openshell.v1.NetworkEndpoint.credential_binding:type_name -> openshell.v1.NetworkCredentialBinding
 	32, // 33: openshell.v1.L7Rule.allow:type_name -> openshell.v1.L7Allow
 	5,  // 34: openshell.v1.Provider.metadata:type_name -> openshell.v1.ObjectMeta
-	55, // 35: openshell.v1.Provider.credentials:type_name -> openshell.v1.Provider.CredentialsEntry
+	59, // 35: openshell.v1.Provider.credentials:type_name -> openshell.v1.Provider.CredentialsEntry
 	34, // 36: openshell.v1.CreateProviderRequest.provider:type_name -> openshell.v1.Provider
-	56, // 37: openshell.v1.CreateProviderRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	56, // 38: openshell.v1.ListProvidersRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	61, // 37: openshell.v1.CreateProviderRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	61, // 38: openshell.v1.ListProvidersRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
 	34, // 39: openshell.v1.ListProvidersResponse.providers:type_name -> openshell.v1.Provider
 	34, // 40: openshell.v1.UpdateProviderRequest.provider:type_name -> openshell.v1.Provider
-	56, // 41: openshell.v1.UpdateProviderRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	56, // 42: openshell.v1.DeleteProviderRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	61, // 41: openshell.v1.UpdateProviderRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	61, // 42: openshell.v1.DeleteProviderRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
 	34, // 43: openshell.v1.ProviderResponse.provider:type_name -> openshell.v1.Provider
 	43, // 44: openshell.v1.ProviderProfile.credentials:type_name -> openshell.v1.ProviderProfileCredential
 	29, // 45: openshell.v1.ProviderProfile.endpoints:type_name -> openshell.v1.NetworkEndpoint
-	56, // 46: openshell.v1.GetProviderProfileRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	42, // 47: openshell.v1.ProviderProfileResponse.profile:type_name -> openshell.v1.ProviderProfile
-	42, // 48: openshell.v1.ProviderProfileImportItem.profile:type_name -> openshell.v1.ProviderProfile
-	46, // 49: openshell.v1.ImportProviderProfilesRequest.profiles:type_name -> openshell.v1.ProviderProfileImportItem
-	56, // 50: openshell.v1.ImportProviderProfilesRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
-	47, // 51: openshell.v1.ImportProviderProfilesResponse.diagnostics:type_name -> openshell.v1.ProviderProfileDiagnostic
-	27, // 52: openshell.v1.SandboxPolicy.NetworkPoliciesEntry.value:type_name -> openshell.v1.NetworkPolicyRule
-	3,  // 53: openshell.v1.OpenShell.Health:input_type -> openshell.v1.HealthRequest
-	11, // 54: openshell.v1.OpenShell.CreateSandbox:input_type -> openshell.v1.CreateSandboxRequest
-	12, // 55: openshell.v1.OpenShell.GetSandbox:input_type -> openshell.v1.GetSandboxRequest
-	13, // 56: openshell.v1.OpenShell.ListSandboxes:input_type -> openshell.v1.ListSandboxesRequest
-	15, // 57: openshell.v1.OpenShell.DeleteSandbox:input_type -> openshell.v1.DeleteSandboxRequest
-	19, // 58: openshell.v1.OpenShell.ExecSandboxInteractive:input_type -> openshell.v1.ExecSandboxInput
-	57, // 59: openshell.v1.OpenShell.GetSandboxLogs:input_type -> openshell.v1.GetSandboxLogsRequest
-	35, // 60: openshell.v1.OpenShell.CreateProvider:input_type -> openshell.v1.CreateProviderRequest
-	36, // 61: openshell.v1.OpenShell.ListProviders:input_type -> openshell.v1.ListProvidersRequest
-	38, // 62: openshell.v1.OpenShell.UpdateProvider:input_type -> openshell.v1.UpdateProviderRequest
-	39, // 63: openshell.v1.OpenShell.DeleteProvider:input_type -> openshell.v1.DeleteProviderRequest
-	44, // 64: openshell.v1.OpenShell.GetProviderProfile:input_type -> openshell.v1.GetProviderProfileRequest
-	48, // 65: openshell.v1.OpenShell.ImportProviderProfiles:input_type -> openshell.v1.ImportProviderProfilesRequest
-	4,  // 66: openshell.v1.OpenShell.Health:output_type -> openshell.v1.HealthResponse
-	17, // 67: openshell.v1.OpenShell.CreateSandbox:output_type -> openshell.v1.SandboxResponse
-	17, // 68: openshell.v1.OpenShell.GetSandbox:output_type -> openshell.v1.SandboxResponse
-	14, // 69: openshell.v1.OpenShell.ListSandboxes:output_type -> openshell.v1.ListSandboxesResponse
-	16, // 70: openshell.v1.OpenShell.DeleteSandbox:output_type -> openshell.v1.DeleteSandboxResponse
-	23, // 71: openshell.v1.OpenShell.ExecSandboxInteractive:output_type -> openshell.v1.ExecSandboxEvent
-	58, // 72: openshell.v1.OpenShell.GetSandboxLogs:output_type -> openshell.v1.GetSandboxLogsResponse
-	41, // 73: openshell.v1.OpenShell.CreateProvider:output_type -> openshell.v1.ProviderResponse
-	37, // 74: openshell.v1.OpenShell.ListProviders:output_type -> openshell.v1.ListProvidersResponse
-	41, // 75: openshell.v1.OpenShell.UpdateProvider:output_type -> openshell.v1.ProviderResponse
-	40, // 76: openshell.v1.OpenShell.DeleteProvider:output_type -> openshell.v1.DeleteProviderResponse
-	45, // 77: openshell.v1.OpenShell.GetProviderProfile:output_type -> openshell.v1.ProviderProfileResponse
-	49, // 78: openshell.v1.OpenShell.ImportProviderProfiles:output_type -> openshell.v1.ImportProviderProfilesResponse
-	66, // [66:79] is the sub-list for method output_type
-	53, // [53:66] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	60, // 46: openshell.v1.ProviderProfile.annotations:type_name -> openshell.v1.ProviderProfile.AnnotationsEntry
+	61, // 47: openshell.v1.GetProviderProfileRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	42, // 48: openshell.v1.ProviderProfileResponse.profile:type_name -> openshell.v1.ProviderProfile
+	61, // 49: openshell.v1.ListProviderProfilesRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	42, // 50: openshell.v1.ListProviderProfilesResponse.profiles:type_name -> openshell.v1.ProviderProfile
+	61, // 51: openshell.v1.DeleteProviderProfileRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	42, // 52: openshell.v1.ProviderProfileImportItem.profile:type_name -> openshell.v1.ProviderProfile
+	50, // 53: openshell.v1.ImportProviderProfilesRequest.profiles:type_name -> openshell.v1.ProviderProfileImportItem
+	61, // 54: openshell.v1.ImportProviderProfilesRequest.workspace_scope:type_name -> openshell.v1.WorkspaceSelector
+	51, // 55: openshell.v1.ImportProviderProfilesResponse.diagnostics:type_name -> openshell.v1.ProviderProfileDiagnostic
+	27, // 56: openshell.v1.SandboxPolicy.NetworkPoliciesEntry.value:type_name -> openshell.v1.NetworkPolicyRule
+	3,  // 57: openshell.v1.OpenShell.Health:input_type -> openshell.v1.HealthRequest
+	11, // 58: openshell.v1.OpenShell.CreateSandbox:input_type -> openshell.v1.CreateSandboxRequest
+	12, // 59: openshell.v1.OpenShell.GetSandbox:input_type -> openshell.v1.GetSandboxRequest
+	13, // 60: openshell.v1.OpenShell.ListSandboxes:input_type -> openshell.v1.ListSandboxesRequest
+	15, // 61: openshell.v1.OpenShell.DeleteSandbox:input_type -> openshell.v1.DeleteSandboxRequest
+	19, // 62: openshell.v1.OpenShell.ExecSandboxInteractive:input_type -> openshell.v1.ExecSandboxInput
+	62, // 63: openshell.v1.OpenShell.GetSandboxLogs:input_type -> openshell.v1.GetSandboxLogsRequest
+	35, // 64: openshell.v1.OpenShell.CreateProvider:input_type -> openshell.v1.CreateProviderRequest
+	36, // 65: openshell.v1.OpenShell.ListProviders:input_type -> openshell.v1.ListProvidersRequest
+	38, // 66: openshell.v1.OpenShell.UpdateProvider:input_type -> openshell.v1.UpdateProviderRequest
+	39, // 67: openshell.v1.OpenShell.DeleteProvider:input_type -> openshell.v1.DeleteProviderRequest
+	44, // 68: openshell.v1.OpenShell.GetProviderProfile:input_type -> openshell.v1.GetProviderProfileRequest
+	46, // 69: openshell.v1.OpenShell.ListProviderProfiles:input_type -> openshell.v1.ListProviderProfilesRequest
+	52, // 70: openshell.v1.OpenShell.ImportProviderProfiles:input_type -> openshell.v1.ImportProviderProfilesRequest
+	48, // 71: openshell.v1.OpenShell.DeleteProviderProfile:input_type -> openshell.v1.DeleteProviderProfileRequest
+	4,  // 72: openshell.v1.OpenShell.Health:output_type -> openshell.v1.HealthResponse
+	17, // 73: openshell.v1.OpenShell.CreateSandbox:output_type -> openshell.v1.SandboxResponse
+	17, // 74: openshell.v1.OpenShell.GetSandbox:output_type -> openshell.v1.SandboxResponse
+	14, // 75: openshell.v1.OpenShell.ListSandboxes:output_type -> openshell.v1.ListSandboxesResponse
+	16, // 76: openshell.v1.OpenShell.DeleteSandbox:output_type -> openshell.v1.DeleteSandboxResponse
+	23, // 77: openshell.v1.OpenShell.ExecSandboxInteractive:output_type -> openshell.v1.ExecSandboxEvent
+	63, // 78: openshell.v1.OpenShell.GetSandboxLogs:output_type -> openshell.v1.GetSandboxLogsResponse
+	41, // 79: openshell.v1.OpenShell.CreateProvider:output_type -> openshell.v1.ProviderResponse
+	37, // 80: openshell.v1.OpenShell.ListProviders:output_type -> openshell.v1.ListProvidersResponse
+	41, // 81: openshell.v1.OpenShell.UpdateProvider:output_type -> openshell.v1.ProviderResponse
+	40, // 82: openshell.v1.OpenShell.DeleteProvider:output_type -> openshell.v1.DeleteProviderResponse
+	45, // 83: openshell.v1.OpenShell.GetProviderProfile:output_type -> openshell.v1.ProviderProfileResponse
+	47, // 84: openshell.v1.OpenShell.ListProviderProfiles:output_type -> openshell.v1.ListProviderProfilesResponse
+	53, // 85: openshell.v1.OpenShell.ImportProviderProfiles:output_type -> openshell.v1.ImportProviderProfilesResponse
+	49, // 86: openshell.v1.OpenShell.DeleteProviderProfile:output_type -> openshell.v1.DeleteProviderProfileResponse
+	72, // [72:87] is the sub-list for method output_type
+	57, // [57:72] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_openshell_proto_init() }
@@ -3358,7 +3607,7 @@ func file_openshell_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_openshell_proto_rawDesc), len(file_openshell_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   53,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

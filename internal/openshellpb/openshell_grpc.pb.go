@@ -39,7 +39,9 @@ const (
 	OpenShell_UpdateProvider_FullMethodName         = "/openshell.v1.OpenShell/UpdateProvider"
 	OpenShell_DeleteProvider_FullMethodName         = "/openshell.v1.OpenShell/DeleteProvider"
 	OpenShell_GetProviderProfile_FullMethodName     = "/openshell.v1.OpenShell/GetProviderProfile"
+	OpenShell_ListProviderProfiles_FullMethodName   = "/openshell.v1.OpenShell/ListProviderProfiles"
 	OpenShell_ImportProviderProfiles_FullMethodName = "/openshell.v1.OpenShell/ImportProviderProfiles"
+	OpenShell_DeleteProviderProfile_FullMethodName  = "/openshell.v1.OpenShell/DeleteProviderProfile"
 )
 
 // OpenShellClient is the client API for OpenShell service.
@@ -58,7 +60,9 @@ type OpenShellClient interface {
 	UpdateProvider(ctx context.Context, in *UpdateProviderRequest, opts ...grpc.CallOption) (*ProviderResponse, error)
 	DeleteProvider(ctx context.Context, in *DeleteProviderRequest, opts ...grpc.CallOption) (*DeleteProviderResponse, error)
 	GetProviderProfile(ctx context.Context, in *GetProviderProfileRequest, opts ...grpc.CallOption) (*ProviderProfileResponse, error)
+	ListProviderProfiles(ctx context.Context, in *ListProviderProfilesRequest, opts ...grpc.CallOption) (*ListProviderProfilesResponse, error)
 	ImportProviderProfiles(ctx context.Context, in *ImportProviderProfilesRequest, opts ...grpc.CallOption) (*ImportProviderProfilesResponse, error)
+	DeleteProviderProfile(ctx context.Context, in *DeleteProviderProfileRequest, opts ...grpc.CallOption) (*DeleteProviderProfileResponse, error)
 }
 
 type openShellClient struct {
@@ -192,10 +196,30 @@ func (c *openShellClient) GetProviderProfile(ctx context.Context, in *GetProvide
 	return out, nil
 }
 
+func (c *openShellClient) ListProviderProfiles(ctx context.Context, in *ListProviderProfilesRequest, opts ...grpc.CallOption) (*ListProviderProfilesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListProviderProfilesResponse)
+	err := c.cc.Invoke(ctx, OpenShell_ListProviderProfiles_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *openShellClient) ImportProviderProfiles(ctx context.Context, in *ImportProviderProfilesRequest, opts ...grpc.CallOption) (*ImportProviderProfilesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ImportProviderProfilesResponse)
 	err := c.cc.Invoke(ctx, OpenShell_ImportProviderProfiles_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *openShellClient) DeleteProviderProfile(ctx context.Context, in *DeleteProviderProfileRequest, opts ...grpc.CallOption) (*DeleteProviderProfileResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteProviderProfileResponse)
+	err := c.cc.Invoke(ctx, OpenShell_DeleteProviderProfile_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +242,9 @@ type OpenShellServer interface {
 	UpdateProvider(context.Context, *UpdateProviderRequest) (*ProviderResponse, error)
 	DeleteProvider(context.Context, *DeleteProviderRequest) (*DeleteProviderResponse, error)
 	GetProviderProfile(context.Context, *GetProviderProfileRequest) (*ProviderProfileResponse, error)
+	ListProviderProfiles(context.Context, *ListProviderProfilesRequest) (*ListProviderProfilesResponse, error)
 	ImportProviderProfiles(context.Context, *ImportProviderProfilesRequest) (*ImportProviderProfilesResponse, error)
+	DeleteProviderProfile(context.Context, *DeleteProviderProfileRequest) (*DeleteProviderProfileResponse, error)
 	mustEmbedUnimplementedOpenShellServer()
 }
 
@@ -265,8 +291,14 @@ func (UnimplementedOpenShellServer) DeleteProvider(context.Context, *DeleteProvi
 func (UnimplementedOpenShellServer) GetProviderProfile(context.Context, *GetProviderProfileRequest) (*ProviderProfileResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetProviderProfile not implemented")
 }
+func (UnimplementedOpenShellServer) ListProviderProfiles(context.Context, *ListProviderProfilesRequest) (*ListProviderProfilesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListProviderProfiles not implemented")
+}
 func (UnimplementedOpenShellServer) ImportProviderProfiles(context.Context, *ImportProviderProfilesRequest) (*ImportProviderProfilesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ImportProviderProfiles not implemented")
+}
+func (UnimplementedOpenShellServer) DeleteProviderProfile(context.Context, *DeleteProviderProfileRequest) (*DeleteProviderProfileResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteProviderProfile not implemented")
 }
 func (UnimplementedOpenShellServer) mustEmbedUnimplementedOpenShellServer() {}
 func (UnimplementedOpenShellServer) testEmbeddedByValue()                   {}
@@ -494,6 +526,24 @@ func _OpenShell_GetProviderProfile_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OpenShell_ListProviderProfiles_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListProviderProfilesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OpenShellServer).ListProviderProfiles(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OpenShell_ListProviderProfiles_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OpenShellServer).ListProviderProfiles(ctx, req.(*ListProviderProfilesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OpenShell_ImportProviderProfiles_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ImportProviderProfilesRequest)
 	if err := dec(in); err != nil {
@@ -508,6 +558,24 @@ func _OpenShell_ImportProviderProfiles_Handler(srv interface{}, ctx context.Cont
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OpenShellServer).ImportProviderProfiles(ctx, req.(*ImportProviderProfilesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OpenShell_DeleteProviderProfile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteProviderProfileRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OpenShellServer).DeleteProviderProfile(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OpenShell_DeleteProviderProfile_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OpenShellServer).DeleteProviderProfile(ctx, req.(*DeleteProviderProfileRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -564,8 +632,16 @@ var OpenShell_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _OpenShell_GetProviderProfile_Handler,
 		},
 		{
+			MethodName: "ListProviderProfiles",
+			Handler:    _OpenShell_ListProviderProfiles_Handler,
+		},
+		{
 			MethodName: "ImportProviderProfiles",
 			Handler:    _OpenShell_ImportProviderProfiles_Handler,
+		},
+		{
+			MethodName: "DeleteProviderProfile",
+			Handler:    _OpenShell_DeleteProviderProfile_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -19,9 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/openshell/gateways"
 	"agentsh/controller/sandbox/openshell/program"
@@ -220,17 +217,8 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 	if err != nil {
 		return out, err
 	}
-	providers, err := b.gateway.providers(ctx)
-	if status.Code(err) == codes.PermissionDenied {
-		return out, nil // who may not see providers has made none
-	}
-	for _, name := range slices.Sorted(maps.Keys(providers)) { // after the sandboxes that they are attached to
-		labels := providers[name].GetMetadata().GetLabels()
-		if run := labels[labelRun]; run != "" && labels[labelOwner] == owner && strings.HasPrefix(name, providerPrefix(run)) {
-			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return b.gateway.removeProvider(ctx, name) }})
-		}
-	}
-	return out, explain("list providers", err)
+	more, err := b.gateway.foundProviders(ctx, owner)
+	return append(out, more...), err
 }
 
 // who holds rules beside agentsh and writes the log of a sandbox, in results.

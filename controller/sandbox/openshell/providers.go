@@ -2,8 +2,6 @@ package openshell
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +15,7 @@ import (
 
 	"agentsh/controller/provider"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/remote"
 	pb "agentsh/internal/openshellpb"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -87,14 +86,13 @@ func (p *place) provide(ctx context.Context, labels map[string]string) ([]attach
 // provider is seen by the labels.
 func (p *place) own(ctx context.Context, a attached, labels map[string]string) error {
 	g := p.b.gateway
-	profile, err := g.profile(ctx, slices.Sorted(maps.Keys(a.values())))
-	if err != nil {
+	p.provided = true
+	if err := g.profile(ctx, a.name, slices.Sorted(maps.Keys(a.values())), labels); err != nil {
 		return err
 	}
-	p.provided = true
 	return g.again(ctx, "make a provider", func(ctx context.Context) error {
 		_, err := g.client.CreateProvider(ctx, &pb.CreateProviderRequest{WorkspaceScope: g.scope(), Provider: &pb.Provider{
-			Metadata: &pb.ObjectMeta{Name: a.name, Labels: labels}, Type: profile, ProfileWorkspace: g.workspace, Credentials: a.values(),
+			Metadata: &pb.ObjectMeta{Name: a.name, Labels: labels}, Type: a.name, ProfileWorkspace: g.workspace, Credentials: a.values(),
 		}})
 		if status.Code(err) != codes.AlreadyExists {
 			return err
@@ -169,41 +167,51 @@ func (g *gateway) providers(ctx context.Context) (map[string]*pb.Provider, error
 	return out, nil
 }
 
-// profile is the id of the profile of providers with these variables. It has no endpoints, so that the policy of a sandbox
-// says where they are used, and no rule comes with it. It is the same for all runs and stays.
-func (g *gateway) profile(ctx context.Context, variables []string) (id string, err error) {
-	sum := sha256.Sum256([]byte(strings.Join(variables, "\n")))
-	id = "agentsh-" + hex.EncodeToString(sum[:8])
+// profile makes the profile of a provider of this run, which has its name. It has no endpoints, so that the policy of a sandbox says where
+// the credentials are used, and no rule comes with it. Its annotations are the labels of the sandbox.
+func (g *gateway) profile(ctx context.Context, name string, variables []string, labels map[string]string) error {
 	want := &pb.ProviderProfile{
-		Id: id, DisplayName: "agentsh: " + strings.Join(variables, ", "), Description: "Credentials of runs of agentctl.",
+		Id: name, DisplayName: "agentsh: " + strings.Join(variables, ", "), Description: "Credentials of a run of agentctl.", Annotations: labels,
 	}
-	for _, name := range variables {
-		want.Credentials = append(want.Credentials, &pb.ProviderProfileCredential{Name: strings.ToLower(name), EnvVars: []string{name}})
+	for _, v := range variables {
+		want.Credentials = append(want.Credentials, &pb.ProviderProfileCredential{Name: strings.ToLower(v), EnvVars: []string{v}})
 	}
-	return id, g.again(ctx, "make the profile of a provider", func(ctx context.Context) error {
-		there, err := g.client.GetProviderProfile(ctx, &pb.GetProviderProfileRequest{Id: id, WorkspaceScope: g.scope()})
-		if status.Code(err) == codes.NotFound {
-			var said *pb.ImportProviderProfilesResponse
-			said, err = g.client.ImportProviderProfiles(ctx, &pb.ImportProviderProfilesRequest{
-				Profiles: []*pb.ProviderProfileImportItem{{Profile: want, Source: "agentctl"}}, WorkspaceScope: g.scope(),
-			})
-			if err != nil || said.GetImported() {
-				return err
-			}
-			// Another controller may have made it meanwhile.
-			there, err = g.client.GetProviderProfile(ctx, &pb.GetProviderProfileRequest{Id: id, WorkspaceScope: g.scope()})
-			if status.Code(err) == codes.NotFound {
-				return refusedProfile(id, said.GetDiagnostics())
-			}
+	return g.again(ctx, "make the profile of a provider", func(ctx context.Context) error {
+		said, err := g.client.ImportProviderProfiles(ctx, &pb.ImportProviderProfilesRequest{
+			Profiles: []*pb.ProviderProfileImportItem{{Profile: want, Source: "agentctl"}}, WorkspaceScope: g.scope(),
+		})
+		if err != nil || said.GetImported() {
+			return err
 		}
-		if err == nil && !sameProfile(there.GetProfile(), want) {
+		// The answer to an earlier question may have been lost.
+		there, err := g.client.GetProviderProfile(ctx, &pb.GetProviderProfileRequest{Id: name, WorkspaceScope: g.scope()})
+		switch {
+		case status.Code(err) == codes.NotFound:
+			return refusedProfile(name, said.GetDiagnostics())
+		case err == nil && !(maps.Equal(there.GetProfile().GetAnnotations(), labels) && sameProfile(there.GetProfile(), want)):
 			return &sandbox.End{
-				Kind: sandbox.EndRefused, Text: "the profile " + id + " at the gateway is not that of agentctl: somebody changed it",
-				Hint: "'openshell provider profile delete " + id + "', and start the run again",
+				Kind: sandbox.EndRefused, Text: "the gateway has a profile " + name + " that is not of this run",
+				Hint: "look at it with 'openshell provider profile export " + name + "', and start the run again",
 			}
 		}
 		return err
 	})
+}
+
+// profiles are the profiles of the workspace, by id.
+func (g *gateway) profiles(ctx context.Context) (map[string]*pb.ProviderProfile, error) {
+	out := map[string]*pb.ProviderProfile{}
+	err := pages(func(token string) (string, error) {
+		page, err := g.client.ListProviderProfiles(ctx, &pb.ListProviderProfilesRequest{PageToken: token, WorkspaceScope: g.scope()})
+		for _, p := range page.GetProfiles() {
+			out[p.GetId()] = p
+		}
+		return page.GetNextPageToken(), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // sameProfile reports whether a profile has the variables of another and no endpoints.
@@ -226,7 +234,7 @@ func refusedProfile(id string, said []*pb.ProviderProfileDiagnostic) error {
 	return explain("make the profile "+id, status.Error(codes.InvalidArgument, strings.Join(why, "; ")))
 }
 
-// unprovide deletes the providers of this run. One that is attached to a sandbox which is being deleted is tried again.
+// unprovide deletes the providers of this run, and their profiles. One that is attached to a sandbox which is being deleted is tried again.
 func (p *place) unprovide(ctx context.Context) error {
 	if !p.provided {
 		return nil
@@ -244,20 +252,70 @@ func (p *place) unprovide(ctx context.Context) error {
 			err = errors.Join(err, g.removeProvider(ctx, name))
 		}
 	}
+	var profiles map[string]*pb.ProviderProfile
+	err = errors.Join(err, g.again(ctx, "list profiles", func(ctx context.Context) (err error) {
+		profiles, err = g.profiles(ctx)
+		return err
+	}))
+	for id, one := range profiles {
+		if one.GetAnnotations()[labelRun] == p.spec.RunID {
+			err = errors.Join(err, g.removeProfile(ctx, id))
+		}
+	}
 	p.provided = err != nil
 	return err
 }
 
+// foundProviders lists the providers of an owner, and their profiles: they are deleted in this order, after the sandboxes that have them.
+func (g *gateway) foundProviders(ctx context.Context, owner string) (out []remote.Found, err error) {
+	add := func(name string, labels map[string]string, remove func(context.Context, string) error) {
+		if run := labels[labelRun]; run != "" && labels[labelOwner] == owner && strings.HasPrefix(name, providerPrefix(run)) {
+			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return remove(ctx, name) }})
+		}
+	}
+	providers, err := g.providers(ctx)
+	for _, name := range slices.Sorted(maps.Keys(providers)) {
+		add(name, providers[name].GetMetadata().GetLabels(), g.removeProvider)
+	}
+	if err == nil {
+		var profiles map[string]*pb.ProviderProfile
+		profiles, err = g.profiles(ctx)
+		for _, id := range slices.Sorted(maps.Keys(profiles)) {
+			add(id, profiles[id].GetAnnotations(), g.removeProfile)
+		}
+	}
+	if status.Code(err) == codes.PermissionDenied {
+		return out, nil // who may not see them has made none
+	}
+	return out, explain("list providers and profiles", err)
+}
+
+// removeProfile deletes a profile. One that is gone is no error.
+func (g *gateway) removeProfile(ctx context.Context, id string) error {
+	return g.drop(ctx, "delete profile "+id, func(ctx context.Context) error {
+		_, err := g.client.DeleteProviderProfile(ctx, &pb.DeleteProviderProfileRequest{Id: id, WorkspaceScope: g.scope(), AllowMissing: true})
+		return err
+	})
+}
+
 // removeProvider deletes a provider. One that is gone is no error.
 func (g *gateway) removeProvider(ctx context.Context, name string) error {
+	return g.drop(ctx, "delete provider "+name, func(ctx context.Context) error {
+		_, err := g.client.DeleteProvider(ctx, &pb.DeleteProviderRequest{Name: name, WorkspaceScope: g.scope(), AllowMissing: true})
+		return err
+	})
+}
+
+// drop deletes something that a sandbox may have.
+func (g *gateway) drop(ctx context.Context, what string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	return g.again(ctx, "delete provider "+name, func(ctx context.Context) error {
-		_, err := g.client.DeleteProvider(ctx, &pb.DeleteProviderRequest{Name: name, WorkspaceScope: g.scope(), AllowMissing: true})
+	return g.again(ctx, what, func(ctx context.Context) error {
+		err := do(ctx)
 		switch status.Code(err) {
 		case codes.NotFound:
 			return nil
-		case codes.FailedPrecondition: // it is attached as long as its sandbox is being deleted
+		case codes.FailedPrecondition: // the sandbox has it as long as it is being deleted
 			return status.Error(codes.Unavailable, status.Convert(err).Message())
 		}
 		return err

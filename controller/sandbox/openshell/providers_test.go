@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/openshelldouble"
 	"agentsh/internal/wire"
 )
@@ -94,6 +95,9 @@ func TestProvidersOfARunEndWithIt(t *testing.T) {
 	}
 	name := nameOf("providers-1") + "-1"
 	made := d.Providers()[name]
+	if !slices.Equal(d.Profiles(), []string{name}) || made.GetType() != name {
+		t.Errorf("profiles %q", d.Profiles())
+	}
 	if len(d.Providers()) != 2 || made.GetCredentials()["API_TOKEN"] != secret || made.GetMetadata().GetLabels()[labelRun] != "providers-1" {
 		t.Fatalf("%v", d.Providers())
 	}
@@ -117,8 +121,9 @@ func TestProvidersOfARunEndWithIt(t *testing.T) {
 	if err := box.Delete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left := slices.Collect(maps.Keys(d.Providers())); !slices.Equal(left, []string{"of-others"}) || len(d.Names()) > 0 {
-		t.Errorf("left: %q, sandboxes %q", left, d.Names())
+	if left := slices.Collect(maps.Keys(d.Providers())); !slices.Equal(left, []string{"of-others"}) || len(d.Names()) > 0 ||
+		len(d.Profiles()) > 0 {
+		t.Errorf("left: %q, sandboxes %q, profiles %q", left, d.Names(), d.Profiles())
 	}
 }
 
@@ -134,23 +139,42 @@ func TestProvidersOfDeadControllersAreFound(t *testing.T) {
 		stream.Kill()
 	}
 	d.Lose(nameOf("dead-2")) // its provider is left alone
+	owner, err := remote.Owner(b.cfg.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := providerPrefix("dead-3") + "1" // was killed between the two
+	if err := b.gateway.profile(t.Context(), alone, []string{"X"}, map[string]string{labelOwner: owner, labelRun: "dead-3"}); err != nil {
+		t.Fatal(err)
+	}
+	for id, labels := range map[string]map[string]string{
+		"of-others": nil, "foreign-1": {labelOwner: owner, labelRun: "dead-3"}, providerPrefix("dead-4") + "1": {labelOwner: "o", labelRun: "dead-4"},
+	} {
+		if err := b.gateway.profile(t.Context(), id, []string{"X"}, labels); err != nil {
+			t.Fatal(err)
+		}
+	}
 	d.Provide("of-others", openshelldouble.Builtin, map[string]string{"BUILTIN_TOKEN": "other"})
 	left, err := b.Leftovers(t.Context())
-	if err != nil || len(left) != 2 || len(d.Providers()) != 3 {
+	if err != nil || len(left) != 3 || len(d.Providers()) != 3 {
 		t.Fatalf("%+v, %v", left, err)
 	}
-	if left, err = b.Collect(t.Context()); err != nil || len(left) != 2 || left[0].Err != nil || left[1].Err != nil {
+	if left, err = b.Collect(t.Context()); err != nil || len(left) != 3 || left[0].Err != nil || left[1].Err != nil {
 		t.Fatalf("%+v, %v", left, err)
 	}
 	if names := slices.Collect(maps.Keys(d.Providers())); !slices.Equal(names, []string{"of-others"}) || len(d.Names()) > 0 {
 		t.Errorf("there are %q, %q", names, d.Names())
+	}
+	if got, want := d.Profiles(), []string{providerPrefix("dead-4") + "1", "foreign-1", "of-others"}; !slices.Equal(got, want) {
+		t.Errorf("profiles %q, want %q", got, want)
 	}
 }
 
 // TestProvidersSurviveAGateway has the gateway end after each call of a reconciliation, whose answer is lost.
 func TestProvidersSurviveAGateway(t *testing.T) {
 	for _, call := range []string{
-		"GetProviderProfile", "ImportProviderProfiles", "CreateProvider", "CreateSandbox", "ListProviders", "DeleteProvider",
+		"ImportProviderProfiles", "CreateProvider", "CreateSandbox", "ListProviders", "DeleteProvider", "ListProviderProfiles",
+		"DeleteProviderProfile",
 	} {
 		t.Run(call, func(t *testing.T) {
 			d := openshelldouble.New(t)
@@ -165,8 +189,8 @@ func TestProvidersSurviveAGateway(t *testing.T) {
 			if len(d.Providers()) != 1 || len(d.Names()) != 1 {
 				t.Errorf("%v, %q", d.Providers(), d.Names())
 			}
-			if err := p.remove(t.Context()); err != nil || len(d.Providers()) > 0 || len(d.Names()) > 0 {
-				t.Errorf("%v, %v, %q", err, d.Providers(), d.Names())
+			if err := p.remove(t.Context()); err != nil || len(d.Providers()) > 0 || len(d.Names()) > 0 || len(d.Profiles()) > 0 {
+				t.Errorf("%v, %v, %q, %q", err, d.Providers(), d.Names(), d.Profiles())
 			}
 		})
 	}
@@ -191,6 +215,9 @@ func TestWhatKeepsProvidersFromBeingMadeIsNamed(t *testing.T) {
 				d.Provide(name, openshelldouble.Builtin, map[string]string{"BUILTIN_TOKEN": "other"})
 			})
 		}, sandbox.EndRefused, "another controller made a provider " + name},
+		{"a profile of another controller", func(d *openshelldouble.Double, _ *sandbox.Spec) {
+			d.Profile(name, "OTHER")
+		}, sandbox.EndRefused, "has a profile " + name},
 		{"a host without a rule", func(_ *openshelldouble.Double, s *sandbox.Spec) {
 			s.Credentials[0].Endpoints = []string{"other.example.com:8443"}
 		}, "", "no rule of network_rules allows other.example.com:8443"},
@@ -217,8 +244,9 @@ func TestWhatKeepsProvidersFromBeingMadeIsNamed(t *testing.T) {
 			if kindOf(err) != tt.kind || !strings.Contains(said, tt.says) || strings.Contains(said, secret) {
 				t.Errorf("%v, kind %q, want %q and %q", said, kindOf(err), tt.kind, tt.says)
 			}
-			if len(d.Names()) > 0 {
-				t.Errorf("left: %q", d.Names())
+			if left := d.Profiles(); len(d.Names()) > 0 || len(left) > 0 && tt.name != "a profile of another controller" && tt.kind != "" &&
+				tt.says != "token_file" {
+				t.Errorf("left: %q, profiles %q", d.Names(), left)
 			}
 		})
 	}
