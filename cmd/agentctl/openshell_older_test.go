@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,5 +44,50 @@ func TestRunsByOpenShellsProgram(t *testing.T) {
 		if strings.Contains(call, "value-of-no-use") {
 			t.Errorf("a value of the host is in the command line: %s", call)
 		}
+	}
+}
+
+// TestTheRecipeForSSHRunsNoFilesOfTheAgent has the recipe of doc/platforms/openshell.md in a sandbox whose home directory has
+// files that shells read at their start.
+func TestTheRecipeForSSHRunsNoFilesOfTheAgent(t *testing.T) {
+	testenv.Need(t, testenv.Program("ssh"))
+	d := openshelldouble.New(t)
+	of := d.Program("0.0.83")
+	p := newFixture(t, `echo two >a.txt; git commit -qam changed`, "")
+	p.setenv = append(p.setenv, of.Environ...)
+	p.write("policy-of-openshell.yaml", "version: 1\nfilesystem_policy: {}\n", 0o644)
+	for _, v := range of.Environ {
+		name, value, _ := strings.Cut(v, "=")
+		t.Setenv(name, value)
+	}
+	openshell := func(args ...string) []byte {
+		out, err := exec.Command("openshell", append([]string{"--gateway", "double", "sandbox"}, args...)...).Output()
+		if err != nil {
+			t.Fatalf("openshell %q: %v", args, err)
+		}
+		return out
+	}
+	openshell("create", "--name", "agent", "--no-auto-providers", "--no-tty", "--from", openshelldouble.Image,
+		"--policy", p.path("policy-of-openshell.yaml"), "--", "true")
+	p.write("openshell.ssh", string(openshell("ssh-config", "agent")), 0o644)
+	for _, name := range []string{".bash_profile", ".bash_login", ".profile", ".bashrc"} {
+		if err := os.WriteFile(filepath.Join(of.Home("agent"), name), []byte("echo ran >>"+p.path("ran")+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page := p.readFile("../../doc/platforms/openshell.md")
+	_, recipe, is := strings.Cut(page, "agentctl run harness.yaml --repo repo --backend exec \\\n        --connect \"")
+	recipe, _, ends := strings.Cut(recipe, "\n    openshell sandbox delete agent")
+	if !is || !ends {
+		t.Fatal("the page has no recipe")
+	}
+	recipe = strings.ReplaceAll(strings.ReplaceAll(strings.TrimSuffix(recipe, "\""), `\"`, `"`), "-F openshell.ssh", "-F "+p.path("openshell.ssh"))
+	p.place = []string{"--backend", "exec", "--connect", recipe}
+	r, code := p.run()
+	if code != 0 || len(r.Commits) != 1 {
+		t.Fatalf("exit code %d: %+v", code, r.Error)
+	}
+	if _, err := os.Stat(p.path("ran")); err == nil {
+		t.Error("files of the agent were run outside of its session")
 	}
 }

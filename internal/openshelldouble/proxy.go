@@ -1,6 +1,7 @@
 package openshelldouble
 
 import (
+	"bufio"
 	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -75,8 +77,12 @@ func (s programState) proxy(args []string) int {
 	return 0
 }
 
-// enter is the first line that agentctl sends. The directory /var/tmp of a sandbox is one of its own.
-const enter = "exec env HOME=/var/tmp/agentsh-home XDG_STATE_HOME=/var/tmp/agentsh-state sh\n"
+// enters reports whether a line is the first one for a shell: agentsh has its files in /tmp or /var/tmp then. These directories
+// of a sandbox are its own.
+func (s programState) enters(name, line string) (own string, is bool) {
+	is = strings.HasPrefix(line, "exec env ") && strings.Contains(line, " XDG_STATE_HOME=") && strings.HasSuffix(line, " sh\n")
+	return regexp.MustCompile(`(/var)?/tmp/agentsh-`).ReplaceAllString(line, s.path("sandboxes", name)+"/own-"), is
+}
 
 // session runs one shell. A command is one of a login shell, as in OpenShell; a shell without a command reads no files.
 func (s programState) session(name string, ch ssh.Channel, requests <-chan *ssh.Request) {
@@ -93,12 +99,13 @@ func (s programState) session(name string, ch ssh.Channel, requests <-chan *ssh.
 		}
 		_ = r.Reply(true, nil) // as above
 		if r.Type == "shell" {
-			first := make([]byte, len(enter))
-			if _, err := io.ReadFull(ch, first); err != nil || string(first) != enter {
+			in := bufio.NewReader(ch)
+			line, err := in.ReadString('\n')
+			own, is := s.enters(name, line)
+			if err != nil || !is {
 				return
 			}
-			own := strings.ReplaceAll(enter, "/var/tmp/agentsh-", s.path("sandboxes", name)+"/own-")
-			input = io.MultiReader(strings.NewReader(own), ch)
+			input = io.MultiReader(strings.NewReader(own), in)
 		}
 		cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it ends with the sandbox
 		home := s.path("sandboxes", name, "home")

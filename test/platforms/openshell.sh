@@ -14,10 +14,12 @@ openshell sandbox create --name "$name" --no-auto-providers --no-tty --from "$IM
 openshell sandbox ssh-config "$name" >"$dir/ssh_config"
 alias=$(sed -n 's/^Host //p' "$dir/ssh_config" | head -1)
 ssh=(ssh -F "$dir/ssh_config" -T -o BatchMode=yes "$alias")
+# A shell without a command runs no files of a login.
+enter='exec env HOME=/tmp/agentsh-home XDG_STATE_HOME=/tmp/agentsh-state sh'
 "${ssh[@]}" agentsh detect --degraded nested_commands
 git init -q -b main "$dir/repo"
 git -C "$dir/repo" -c user.name=probe -c user.email=probe@example.com commit -q --allow-empty -m first
 "$agentctl" run "$here/openshell/harness.yaml" --repo "$dir/repo" --out "$dir/out" \
-	--backend exec --connect "exec:${ssh[*]} env XDG_STATE_HOME=/tmp/agentsh-state sh"
+	--backend exec --connect "exec:bash -c '${ssh[*]} < <(echo $enter; exec cat 2>/dev/null) | cat'"
 git -C "$dir/repo" log --oneline --all | grep -q 'Add probe.txt' || { echo "openshell.sh: the run delivered no commit" >&2; exit 1; }
 echo "done: $name holds"
