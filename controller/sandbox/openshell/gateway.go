@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/openshell/gateways"
@@ -211,15 +212,15 @@ func silent(err error) bool {
 // list lists the sandboxes with a label.
 func (g *gateway) list(ctx context.Context, label string) ([]*pb.Sandbox, error) {
 	var out []*pb.Sandbox
-	err := pages(func(token string) (string, error) {
+	err := pages(func(token string) (page, error) {
 		asking, cancel := context.WithTimeout(ctx, requestTime)
 		defer cancel()
-		page, err := g.client.ListSandboxes(
+		p, err := g.client.ListSandboxes(
 			asking,
 			&pb.ListSandboxesRequest{LabelSelector: label, PageToken: token, WorkspaceScope: g.scope()},
 		)
-		out = append(out, page.GetSandboxes()...)
-		return page.GetNextPageToken(), explain("list sandboxes", err)
+		out = append(out, p.GetSandboxes()...)
+		return p, explain("list sandboxes", err)
 	})
 	if err != nil {
 		return nil, err
@@ -227,21 +228,37 @@ func (g *gateway) list(ctx context.Context, label string) ([]*pb.Sandbox, error)
 	return out, nil
 }
 
-// maxPages bounds a list of the gateway.
-const maxPages = 500
+// Bounds of a list of the gateway: pages, and bytes of all of them.
+const (
+	maxPages = 500
+	maxList  = 64 << 20
+)
 
-// pages has all pages of a list asked for. ask returns the token of the next one.
-func pages(ask func(token string) (next string, err error)) error {
-	token := ""
+// page is a part of a list.
+type page interface {
+	proto.Message
+	GetNextPageToken() string
+}
+
+// pages has all pages of a list asked for.
+func pages(ask func(token string) (page, error)) error {
+	token, size := "", 0
 	for range maxPages {
-		next, err := ask(token)
-		if err != nil || next == "" || next == token {
+		p, err := ask(token)
+		if err != nil {
 			return err
+		}
+		if size += proto.Size(p); size > maxList {
+			break
+		}
+		next := p.GetNextPageToken()
+		if next == "" || next == token {
+			return nil
 		}
 		token = next
 	}
 	return &sandbox.End{
-		Kind: sandbox.EndRefused, Text: fmt.Sprintf("a list of the gateway does not end after %d pages", maxPages),
+		Kind: sandbox.EndRefused, Text: fmt.Sprintf("a list of the gateway does not end after %d pages or %d MiB", maxPages, maxList>>20),
 		Hint: "look at the gateway with 'openshell sandbox list'",
 	}
 }

@@ -95,7 +95,7 @@ func (b *Backend) foundOlder(ctx context.Context, p *program.Program, owner stri
 	var out []remote.Found
 	for _, s := range all {
 		run := s.Labels[labelRun]
-		if run == "" || s.Name != nameOf(run) || s.Phase == program.Deleting {
+		if !plain(run) || s.Name != nameOf(run) || s.Phase == program.Deleting {
 			continue
 		}
 		of := &olderPlace{b: b, program: *p, spec: sandbox.Spec{RunID: run}, asked: true}

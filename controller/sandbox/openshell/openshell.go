@@ -210,7 +210,7 @@ func (b *Backend) found(ctx context.Context, owner string) ([]remote.Found, erro
 	var out []remote.Found
 	for _, s := range all {
 		name := s.GetMetadata().GetName()
-		if run := s.GetMetadata().GetLabels()[labelRun]; run != "" && name == nameOf(run) {
+		if run := s.GetMetadata().GetLabels()[labelRun]; plain(run) && name == nameOf(run) {
 			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return b.gateway.remove(ctx, name) }})
 		}
 	}
@@ -247,6 +247,12 @@ func nameOf(run string) string {
 		name = name[over:] // the end is random
 	}
 	return "a-" + name
+}
+
+// plain reports whether a name or the id of a run that the gateway lists could be ours: others would be shown as they are.
+func plain(name string) bool {
+	return name != "" && len(name) <= 100 &&
+		strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
 }
 
 // checkName refuses the name of a sandbox that OpenShell does not take.

@@ -288,12 +288,43 @@ func collectsTheDead(
 
 func TestAListThatDoesNotEndIsAnError(t *testing.T) {
 	n := 0
-	endless := func(string) (string, error) { n++; return strconv.Itoa(n), nil }
+	endless := func(string) (page, error) { n++; return &pb.ListProvidersResponse{NextPageToken: strconv.Itoa(n)}, nil }
 	if err := pages(endless); kindOf(err) != sandbox.EndRefused || n != maxPages {
 		t.Errorf("%d pages, %v", n, err)
 	}
-	if err := pages(func(string) (string, error) { return "same", nil }); err != nil {
+	n = 0
+	huge := strings.Repeat("x", maxMessage-100)
+	large := func(string) (page, error) { n++; return &pb.ListProvidersResponse{NextPageToken: huge[n:]}, nil }
+	if err := pages(large); kindOf(err) != sandbox.EndRefused || n > maxList/maxMessage+1 {
+		t.Errorf("%d large pages, %v", n, err)
+	}
+	if err := pages(func(string) (page, error) { return &pb.ListProvidersResponse{NextPageToken: "same"}, nil }); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNamesOfAGatewayAreNotShownAsTheyAre has a sandbox, a provider and a profile with codes of a terminal in their labels.
+func TestNamesOfAGatewayAreNotShownAsTheyAre(t *testing.T) {
+	d := openshelldouble.New(t)
+	b := open(t, d)
+	owner, err := remote.Owner(b.cfg.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const run = "\x1b[2J"
+	labels := map[string]string{labelOwner: owner, labelRun: run}
+	held, err := rendered(described("policy"), b.cfg.Without)
+	if err == nil {
+		_, err = b.gateway.client.CreateSandbox(t.Context(), &pb.CreateSandboxRequest{
+			Name: nameOf(run), Labels: labels, WorkspaceScope: b.gateway.scope(),
+			Spec: &pb.SandboxSpec{Template: &pb.SandboxTemplate{Image: openshelldouble.Image}, Policy: held},
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := b.Leftovers(t.Context()); err != nil || len(left) > 0 || len(d.Names()) != 1 {
+		t.Errorf("%+v, %v, %q", left, err, d.Names())
 	}
 }
 

@@ -154,12 +154,12 @@ func rights(err error) error {
 // providers are the providers of the workspace, by name. They have no values.
 func (g *gateway) providers(ctx context.Context) (map[string]*pb.Provider, error) {
 	out := map[string]*pb.Provider{}
-	err := pages(func(token string) (string, error) {
-		page, err := g.client.ListProviders(ctx, &pb.ListProvidersRequest{PageToken: token, WorkspaceScope: g.scope()})
-		for _, p := range page.GetProviders() {
+	err := pages(func(token string) (page, error) {
+		list, err := g.client.ListProviders(ctx, &pb.ListProvidersRequest{PageToken: token, WorkspaceScope: g.scope()})
+		for _, p := range list.GetProviders() {
 			out[p.GetMetadata().GetName()] = p
 		}
-		return page.GetNextPageToken(), err
+		return list, err
 	})
 	if err != nil {
 		return nil, err
@@ -201,12 +201,12 @@ func (g *gateway) profile(ctx context.Context, name string, variables []string, 
 // profiles are the profiles of the workspace, by id.
 func (g *gateway) profiles(ctx context.Context) (map[string]*pb.ProviderProfile, error) {
 	out := map[string]*pb.ProviderProfile{}
-	err := pages(func(token string) (string, error) {
-		page, err := g.client.ListProviderProfiles(ctx, &pb.ListProviderProfilesRequest{PageToken: token, WorkspaceScope: g.scope()})
-		for _, p := range page.GetProfiles() {
+	err := pages(func(token string) (page, error) {
+		list, err := g.client.ListProviderProfiles(ctx, &pb.ListProviderProfilesRequest{PageToken: token, WorkspaceScope: g.scope()})
+		for _, p := range list.GetProfiles() {
 			out[p.GetId()] = p
 		}
-		return page.GetNextPageToken(), err
+		return list, err
 	})
 	if err != nil {
 		return nil, err
@@ -248,7 +248,7 @@ func (p *place) unprovide(ctx context.Context) error {
 		return err
 	})
 	for name, one := range all {
-		if one.GetMetadata().GetLabels()[labelRun] == p.spec.RunID {
+		if plain(name) && one.GetMetadata().GetLabels()[labelRun] == p.spec.RunID {
 			err = errors.Join(err, g.removeProvider(ctx, name))
 		}
 	}
@@ -258,7 +258,7 @@ func (p *place) unprovide(ctx context.Context) error {
 		return err
 	}))
 	for id, one := range profiles {
-		if one.GetAnnotations()[labelRun] == p.spec.RunID {
+		if plain(id) && one.GetAnnotations()[labelRun] == p.spec.RunID {
 			err = errors.Join(err, g.removeProfile(ctx, id))
 		}
 	}
@@ -269,7 +269,7 @@ func (p *place) unprovide(ctx context.Context) error {
 // foundProviders lists the providers of an owner, and their profiles: they are deleted in this order, after the sandboxes that have them.
 func (g *gateway) foundProviders(ctx context.Context, owner string) (out []remote.Found, err error) {
 	add := func(name string, labels map[string]string, remove func(context.Context, string) error) {
-		if run := labels[labelRun]; run != "" && labels[labelOwner] == owner && strings.HasPrefix(name, providerPrefix(run)) {
+		if run := labels[labelRun]; plain(run) && plain(name) && labels[labelOwner] == owner && strings.HasPrefix(name, providerPrefix(run)) {
 			out = append(out, remote.Found{Run: run, Remove: func(ctx context.Context) error { return remove(ctx, name) }})
 		}
 	}
