@@ -38,12 +38,12 @@ func confined(t *testing.T, agent, more string) (*fixture, *openshelldouble.Doub
 	} else if !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
-	d.Confine(testenv.OuterProgram(t), lib)
+	openshelldouble.Confine(d, testenv.OuterProgram(t), lib)
 	return p, d
 }
 
-// TestARunInsideOfOpenShellIsWhole goes all the way: a sandbox is made, ready and filled, the agent works below the listener, the filters and the
-// Landlock domain that the rendered policy makes, and what it made comes out.
+// TestARunInsideOfOpenShellIsWhole goes all the way: a sandbox is made, ready and filled, the agent works below the listener, the
+// filters and the Landlock domain that the rendered policy makes, and what it made comes out.
 func TestARunInsideOfOpenShellIsWhole(t *testing.T) {
 	const agent = `echo "$INJECTED $(type -t kill) $HTTPS_PROXY" >&2
 echo two > a.txt; git commit -q -a -m two; echo more > b.txt

@@ -27,10 +27,10 @@ type confinement struct {
 	Policy *pb.FilesystemPolicy
 }
 
-// Confine has the commands of all sandboxes confined as OpenShell 0.1 confines them: a user of their own, its listener and its filters, which
-// are those of outer (test/outer), and a Landlock domain of the paths of filesystem_policy. lib is laid over /usr/lib. The machine needs a
-// directory /sandbox. Tests that use it call [Main] first.
-func (d *Double) Confine(outer, lib string) {
+// Confine has the commands of all sandboxes confined as OpenShell 0.1 confines them: a user of their own, its listener and its
+// filters, which are those of outer (test/outer), and a Landlock domain of the paths of filesystem_policy. lib is laid over
+// /usr/lib. The machine needs a directory /sandbox. Tests that use it call [Main] first.
+func Confine(d *Double, outer, lib string) {
 	own := filepath.Join(d.dir, "outer")
 	data, err := os.ReadFile(outer)
 	if err == nil {

@@ -59,7 +59,7 @@ type Double struct {
 	quota     int
 	looks     int // at a new sandbox until it is ready
 	sandboxes map[string]*box
-	outer     string // see [Double.Confine]
+	outer     string // see [Confine]
 	lib       string
 	policies  []*pb.SandboxPolicy
 	logs      []*pb.SandboxLogLine
@@ -93,7 +93,7 @@ func New(t testing.TB) *Double {
 
 // start listens at an address.
 func (d *Double) start(address string) {
-	pair := d.certificate("", nil)
+	pair := certificate(d, "", nil)
 	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	if d.mutual {
 		config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
@@ -137,7 +137,7 @@ func (d *Double) Down() {
 }
 
 // certificate makes a certificate and its key, once: that of the gateway, or one that by signed.
-func (d *Double) certificate(name string, by *tls.Certificate) tls.Certificate {
+func certificate(d *Double, name string, by *tls.Certificate) tls.Certificate {
 	certFile, keyFile := filepath.Join(d.dir, name+"ca.pem"), filepath.Join(d.dir, name+"key.pem")
 	if pair, err := tls.LoadX509KeyPair(certFile, keyFile); err == nil {
 		return pair
@@ -181,8 +181,8 @@ func (d *Double) certificate(name string, by *tls.Certificate) tls.Certificate {
 
 // Mutual has the gateway admit only callers with its certificate, and returns the files of one.
 func (d *Double) Mutual() (cert, key string) {
-	own := d.certificate("", nil)
-	d.certificate("client-", &own)
+	own := certificate(d, "", nil)
+	certificate(d, "client-", &own)
 	d.mutual = true
 	d.Restart()
 	return filepath.Join(d.dir, "client-ca.pem"), filepath.Join(d.dir, "client-key.pem")
@@ -262,7 +262,7 @@ func (d *Double) admit(ctx context.Context, method string, req any) error {
 	if m, ok := req.(proto.Message); ok && !known(m) {
 		return status.Error(codes.InvalidArgument, "unknown fields")
 	}
-	d.happen(method)
+	happen(d, method)
 	if strings.HasSuffix(method, "/Health") {
 		return nil
 	}

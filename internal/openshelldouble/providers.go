@@ -80,7 +80,7 @@ func (d *Double) Profile(id string, variables ...string) {
 }
 
 // happen does what a test wants before a call.
-func (d *Double) happen(method string) {
+func happen(d *Double, method string) {
 	name := method[strings.LastIndex(method, "/")+1:]
 	var do func(*Double)
 	d.with(func() {
@@ -327,7 +327,7 @@ func (d *Double) DeleteProviderProfile(
 }
 
 // Profiles are the ids of all profiles but the one that is built in.
-func (d *Double) Profiles() (ids []string) {
+func Profiles(d *Double) (ids []string) {
 	d.with(func() {
 		ids = slices.DeleteFunc(slices.Sorted(maps.Keys(d.providers.profiles)), func(id string) bool { return id == Builtin })
 	})

@@ -95,8 +95,8 @@ func TestProvidersOfARunEndWithIt(t *testing.T) {
 	}
 	name := nameOf("providers-1") + "-1"
 	made := d.Providers()[name]
-	if !slices.Equal(d.Profiles(), []string{name}) || made.GetType() != name {
-		t.Errorf("profiles %q", d.Profiles())
+	if !slices.Equal(openshelldouble.Profiles(d), []string{name}) || made.GetType() != name {
+		t.Errorf("profiles %q", openshelldouble.Profiles(d))
 	}
 	if len(d.Providers()) != 2 || made.GetCredentials()["API_TOKEN"] != secret || made.GetMetadata().GetLabels()[labelRun] != "providers-1" {
 		t.Fatalf("%v", d.Providers())
@@ -122,8 +122,8 @@ func TestProvidersOfARunEndWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := slices.Collect(maps.Keys(d.Providers())); !slices.Equal(left, []string{"of-others"}) || len(d.Names()) > 0 ||
-		len(d.Profiles()) > 0 {
-		t.Errorf("left: %q, sandboxes %q, profiles %q", left, d.Names(), d.Profiles())
+		len(openshelldouble.Profiles(d)) > 0 {
+		t.Errorf("left: %q, sandboxes %q, profiles %q", left, d.Names(), openshelldouble.Profiles(d))
 	}
 }
 
@@ -148,7 +148,8 @@ func TestProvidersOfDeadControllersAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for id, labels := range map[string]map[string]string{
-		"of-others": nil, "foreign-1": {labelOwner: owner, labelRun: "dead-3"}, providerPrefix("dead-4") + "1": {labelOwner: "o", labelRun: "dead-4"},
+		"of-others": nil, "foreign-1": {labelOwner: owner, labelRun: "dead-3"},
+		providerPrefix("dead-4") + "1": {labelOwner: "o", labelRun: "dead-4"},
 	} {
 		if err := b.gateway.profile(t.Context(), id, []string{"X"}, labels); err != nil {
 			t.Fatal(err)
@@ -165,7 +166,7 @@ func TestProvidersOfDeadControllersAreFound(t *testing.T) {
 	if names := slices.Collect(maps.Keys(d.Providers())); !slices.Equal(names, []string{"of-others"}) || len(d.Names()) > 0 {
 		t.Errorf("there are %q, %q", names, d.Names())
 	}
-	if got, want := d.Profiles(), []string{providerPrefix("dead-4") + "1", "foreign-1", "of-others"}; !slices.Equal(got, want) {
+	if got, want := openshelldouble.Profiles(d), []string{providerPrefix("dead-4") + "1", "foreign-1", "of-others"}; !slices.Equal(got, want) {
 		t.Errorf("profiles %q, want %q", got, want)
 	}
 }
@@ -189,8 +190,8 @@ func TestProvidersSurviveAGateway(t *testing.T) {
 			if len(d.Providers()) != 1 || len(d.Names()) != 1 {
 				t.Errorf("%v, %q", d.Providers(), d.Names())
 			}
-			if err := p.remove(t.Context()); err != nil || len(d.Providers()) > 0 || len(d.Names()) > 0 || len(d.Profiles()) > 0 {
-				t.Errorf("%v, %v, %q, %q", err, d.Providers(), d.Names(), d.Profiles())
+			if err := p.remove(t.Context()); err != nil || len(d.Providers()) > 0 || len(d.Names()) > 0 || len(openshelldouble.Profiles(d)) > 0 {
+				t.Errorf("%v, %v, %q, %q", err, d.Providers(), d.Names(), openshelldouble.Profiles(d))
 			}
 		})
 	}
@@ -244,7 +245,7 @@ func TestWhatKeepsProvidersFromBeingMadeIsNamed(t *testing.T) {
 			if kindOf(err) != tt.kind || !strings.Contains(said, tt.says) || strings.Contains(said, secret) {
 				t.Errorf("%v, kind %q, want %q and %q", said, kindOf(err), tt.kind, tt.says)
 			}
-			if left := d.Profiles(); len(d.Names()) > 0 || len(left) > 0 && tt.name != "a profile of another controller" && tt.kind != "" &&
+			if left := openshelldouble.Profiles(d); len(d.Names()) > 0 || len(left) > 0 && tt.name != "a profile of another controller" && tt.kind != "" &&
 				tt.says != "token_file" {
 				t.Errorf("left: %q, profiles %q", d.Names(), left)
 			}
