@@ -245,7 +245,8 @@ func TestWhatKeepsProvidersFromBeingMadeIsNamed(t *testing.T) {
 			if kindOf(err) != tt.kind || !strings.Contains(said, tt.says) || strings.Contains(said, secret) {
 				t.Errorf("%v, kind %q, want %q and %q", said, kindOf(err), tt.kind, tt.says)
 			}
-			if left := openshelldouble.Profiles(d); len(d.Names()) > 0 || len(left) > 0 && tt.name != "a profile of another controller" && tt.kind != "" &&
+			if left := openshelldouble.Profiles(d); len(d.Names()) > 0 || len(left) > 0 && tt.name != "a profile of another controller" &&
+				tt.kind != "" &&
 				tt.says != "token_file" {
 				t.Errorf("left: %q, profiles %q", d.Names(), left)
 			}
