@@ -144,7 +144,7 @@ func (s *Session) open(ctx context.Context) error {
 	}
 	reserved := threads.Reserve(reservedThreads) // with a guard: see [launch.NewInit]
 	if err := s.network.Listen(s.init); err != nil {
-		return errors.Join(err, s.closeRoot(root))
+		return errors.Join(err, closeRoot(s, root))
 	}
 	s.env = newEnvironments(s.cfg, s.ID(), s.confined, s.network.Variables(s.confined.Installed(layout.CABundle)))
 	for _, name := range slices.Sorted(maps.Keys(s.cfg.Network.Vars)) {
@@ -273,7 +273,7 @@ func (s *Session) startInit(ctx context.Context) (root *os.File, err error) {
 			return nil, err
 		}
 	}
-	cfg, err := s.initConfig()
+	cfg, err := initConfig(s)
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +290,7 @@ func (s *Session) startInit(ctx context.Context) (root *os.File, err error) {
 		}
 	}
 	if s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount); err != nil {
-		return nil, errors.Join(s.explainEngine(err), s.closeRoot(root))
+		return nil, errors.Join(s.explainEngine(err), closeRoot(s, root))
 	}
 	if root == nil && unopened == nil {
 		cfg.Rooted(s.init.PID()) // it has no root of its own
@@ -305,7 +305,7 @@ func (s *Session) startInit(ctx context.Context) (root *os.File, err error) {
 }
 
 // closeRoot closes the root that startInit returned, once nothing uses it.
-func (s *Session) closeRoot(root *os.File) error {
+func closeRoot(s *Session, root *os.File) error {
 	_ = s.rules.Load().ready()
 	if root == nil {
 		return nil
@@ -314,7 +314,7 @@ func (s *Session) closeRoot(root *os.File) error {
 }
 
 // initConfig describes the session init.
-func (s *Session) initConfig() (launch.Config, error) {
+func initConfig(s *Session) (launch.Config, error) {
 	options := filterOptions(s.confined, s.cfg.Policy, s.network)
 	options.Connect = options.Connect || unrouted(s)
 	plan := seccomp.DefaultPlan(options)
@@ -402,7 +402,7 @@ func (s *Session) startLoop(root *os.File) error {
 		Network: socketCalls(s), Refusals: s.confined.refusals,
 	}, s.init, root, &s.confined, func(err error) { s.life.end(wire.CauseNotifications, err) })
 	if err != nil {
-		return errors.Join(err, s.closeRoot(root))
+		return errors.Join(err, closeRoot(s, root))
 	}
 	return nil
 }

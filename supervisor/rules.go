@@ -45,7 +45,7 @@ func makeRules(p *policy.Policy, c view.Confinement, root notify.Root, inject ma
 // ready before the first command, and before it closes root.
 func beginRules(p *policy.Policy, c view.Confinement, root notify.Root, inject map[string]string) *rules {
 	known := sync.OnceValues(func() (*notify.Identities, error) { return notify.BuildIdentities(p.DeniedPrograms(), root) })
-	go known()
+	go func() { _, _ = known() }() // ready returns the error
 	return &rules{policy: p, evaluate: c.Evaluate(p), known: known, inject: nestedInject(p, c, inject)}
 }
 

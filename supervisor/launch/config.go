@@ -12,6 +12,19 @@ import (
 	"agentsh/supervisor/probe/trial"
 )
 
+// Calls are what the supervisor does while the init starts.
+type Calls struct {
+	// Rooted is called when the root that commands see is complete, before anything of theirs
+	// runs. pid is the init, which may have ended. It is not called without namespaces. Nil:
+	// nobody needs to know.
+	Rooted func(pid int)
+	// Beside is called where commands are traced: a listener of another supervisor, which may
+	// be above, takes calls away from a tracer. It returns the filter to load instead of
+	// TraceFilter. known: the kernel reports such a listener. Nil: TraceFilter is loaded,
+	// unless it is known.
+	Beside func(known bool) ([]byte, error)
+}
+
 // Config is a session as its init sets it up.
 type Config struct {
 	// Mounts fill the new root, in this order. The root itself is an empty
@@ -34,15 +47,7 @@ type Config struct {
 	// Unjudged says that there is no engine. Filter then has refusals only, and is loaded
 	// where another filter does not forbid that.
 	Unjudged bool
-	// Rooted is called when the root that commands see is complete, before anything of theirs
-	// runs. pid is the init, which may have ended. It is not called without namespaces. Nil:
-	// nobody needs to know.
-	Rooted func(pid int)
-	// Beside is called where commands are traced: a listener of another supervisor, which may
-	// be above, takes calls away from a tracer. It returns the filter to load instead of
-	// TraceFilter. known: the kernel reports such a listener. Nil: TraceFilter is loaded,
-	// unless it is known.
-	Beside func(known bool) ([]byte, error)
+	Calls
 	// Interruptible loads the filter without WAIT_KILLABLE_RECV, which came with
 	// Linux 5.19: a signal then interrupts a call that waits for its answer.
 	Interruptible bool
