@@ -153,22 +153,18 @@ func (q *queue) end(item int) {
 	q.count.models[q.items[item].Provider]--
 }
 
-// remove takes waiting runs out, and returns them.
-func (q *queue) remove(which func(item int) bool) []int {
-	var out []int
+// remove takes waiting runs out.
+func (q *queue) remove(which func(item int) bool) {
 	for _, g := range q.groups {
 		for _, l := range g.repos {
 			kept := l.waiting[:0]
 			for _, e := range l.waiting {
-				if which(e.item) {
-					out = append(out, e.item)
-				} else {
+				if !which(e.item) {
 					kept = append(kept, e)
 				}
 			}
+			q.waiting -= len(l.waiting) - len(kept)
 			l.waiting = kept
 		}
 	}
-	q.waiting -= len(out)
-	return out
 }

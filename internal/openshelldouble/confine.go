@@ -120,7 +120,7 @@ func (c confinement) landlock(outer int) error {
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: landlockAll}
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0)
 	if errno != 0 {
-		return fmt.Errorf("Landlock unavailable in hard_requirement mode: %w", errno)
+		return fmt.Errorf("landlock unavailable in hard_requirement mode: %w", errno)
 	}
 	read, write := c.Policy.GetReadOnly(), slices.Clone(c.Policy.GetReadWrite())
 	if c.Policy.GetIncludeWorkdir() {
@@ -143,7 +143,7 @@ func (c confinement) landlock(outer int) error {
 	}
 	for path, rights := range rules {
 		if err := allow(int(fd), path, rights); err != nil { //nolint:gosec // a descriptor
-			return fmt.Errorf("Landlock path unavailable in hard_requirement mode: %s: %w", path, err)
+			return fmt.Errorf("landlock path unavailable in hard_requirement mode: %s: %w", path, err)
 		}
 	}
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
@@ -158,7 +158,7 @@ func allow(ruleset int, path string, rights uint64) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err

@@ -188,7 +188,7 @@ func (g *gateway) profile(ctx context.Context, name string, variables []string, 
 		switch {
 		case status.Code(err) == codes.NotFound:
 			return refusedProfile(name, said.GetDiagnostics())
-		case err == nil && !(maps.Equal(there.GetProfile().GetAnnotations(), labels) && sameProfile(there.GetProfile(), want)):
+		case err == nil && (!maps.Equal(there.GetProfile().GetAnnotations(), labels) || !sameProfile(there.GetProfile(), want)):
 			return &sandbox.End{
 				Kind: sandbox.EndRefused, Text: "the gateway has a profile " + name + " that is not of this run",
 				Hint: "look at it with 'openshell provider profile export " + name + "', and start the run again",
