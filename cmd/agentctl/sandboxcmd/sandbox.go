@@ -45,6 +45,7 @@ the operator's. Most commands print JSON with --json; doc/sandboxes.md has the f
 		newSandboxListCommand(),
 		newSandboxExecCommand(),
 		newSandboxShellCommand(),
+		newSandboxConnectCommand(),
 		newSandboxCpCommand(),
 		newSandboxSnapshotCommand(),
 		newSandboxRollbackCommand(),

@@ -47,6 +47,14 @@ the SSH server of a sandbox. 'agentctl ssh-config' prints the settings of ssh fo
 	}
 }
 
+// newSandboxConnectCommand is agentctl sandbox connect: [NewConnect] beside the other verbs of sandboxes.
+func newSandboxConnectCommand() *cobra.Command {
+	cmd := NewConnect()
+	cmd.Use = "connect SANDBOX"
+	cmd.Short = "Connect an ssh client to a sandbox"
+	return cmd
+}
+
 func connect(cmd *cobra.Command, one record.Run) error {
 	client := struct {
 		io.Reader

@@ -63,6 +63,9 @@ func (s *Exec) End(why error) {
 	last := s.Messages.LastMessage()
 	switch {
 	case errors.As(why, &end) && !end.Passes() && end.Kind != sandbox.EndRefused:
+		if end.Kind == sandbox.EndDied && last != "" {
+			end.Text += ": " + last
+		}
 		s.cause = end
 	case strings.Contains(last, "memory was full"):
 		end = sandbox.MemoryEnd()
