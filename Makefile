@@ -147,7 +147,7 @@ million: deps-check ## memory of the file server for a million files
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test -run XXX -bench MillionFiles -benchtime 1x ./fuse
 
 race: deps-check build ## all tests under the race detector
-	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -p 2 -timeout 30m ./...
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -p 2 -timeout 45m ./...
 
 cross: deps-check ## build both programs for amd64 and arm64
 	GOARCH=amd64 $(SANDBOX) -o bin/amd64/agentsh ./cmd/agentsh
