@@ -194,6 +194,7 @@ var owners = map[string][]string{
 
 	"github.com/google/go-containerregistry": {"controller/image"},
 	"github.com/moby/moby":                   {"controller/sandbox/docker"},
+	"github.com/moby/patternmatcher":         {"controller/buildcontext"},
 	"github.com/Microsoft/hcsshim":           {"controller/vmimage"},
 	"github.com/ulikunitz/xz":                {"controller/vmimage"},
 	"github.com/klauspost/compress":          {"controller/vmimage"},

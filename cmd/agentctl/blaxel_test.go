@@ -91,6 +91,8 @@ func TestAnImageForBlaxelIsBuilt(t *testing.T) {
 		{"app/a.txt --for blaxel --name x", "no FROM", controller.ExitConfiguration},
 		{"--from no --for blaxel --to app.zip", "written to", 0},
 		{"--from no --for blaxel --to app.zip", "exists", controller.ExitConfiguration},
+		{"--from no --for blaxel --to b.zip --name x", "--name is for an image that is sent", controller.ExitConfiguration},
+		{"--from no --for blaxel --to c.zip --json", `"archive": "c.zip"`, 0},
 	} {
 		out, errs, code := p.try("", append([]string{"image", "build"}, strings.Fields(tt.args)...)...)
 		if code != tt.code || !strings.Contains(out+errs, tt.says) {

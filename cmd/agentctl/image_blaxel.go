@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"agentsh/cmd/agentctl/output"
 	"agentsh/cmd/agentctl/settings"
@@ -14,6 +15,8 @@ import (
 	"agentsh/controller/buildcontext"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/blaxel"
+	"agentsh/internal/beneath"
+	"agentsh/internal/statedir"
 	"agentsh/internal/text"
 )
 
@@ -85,20 +88,15 @@ func (b *blaxelBuild) build(cmd *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "see doc/platforms/blaxel.md"}
 	}
-	dir, err := os.MkdirTemp("", "agentctl-image-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	b.source.Key = at.Key()
-	archive := filepath.Join(dir, "image.zip")
-	packed, err := b.pack(cmd, archive)
+	archive, packed, err := b.pack(cmd, os.TempDir())
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, archive.Remove()) }()
 	b.said(cmd, packed, "sending")
 	made, err := at.Build(cmd.Context(), blaxel.Image{
-		Name: b.name, Memory: b.memory, Archive: archive, Replace: b.replace,
+		Name: b.name, Memory: b.memory, Archive: archive.Path, Replace: b.replace,
 		Report: func(status string) { fmt.Fprintf(cmd.ErrOrStderr(), "agentctl: %s: %s\n", b.name, status) },
 	})
 	if err != nil {
@@ -123,27 +121,51 @@ func findDockerfile(source string) (dir, name string, err error) {
 	return filepath.Dir(source), filepath.Base(source), nil
 }
 
-// pack makes the archive.
-func (b *blaxelBuild) pack(cmd *cobra.Command, name string) (packed buildcontext.Packed, err error) {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+// pack makes the archive in a directory. The caller removes it.
+func (b *blaxelBuild) pack(cmd *cobra.Command, dir string) (made *statedir.Temporary, packed buildcontext.Packed, err error) {
+	state, err := settings.State()
 	if err != nil {
-		return packed, err
+		return nil, packed, err
 	}
-	packed, err = blaxel.Pack(cmd.Context(), f, b.source)
-	if err = errors.Join(err, f.Close()); err != nil {
-		err = errors.Join(err, os.Remove(name))
+	if made, err = state.Temporary(filepath.Join(dir, ".agentctl-image-")); err != nil {
+		return nil, packed, err
 	}
-	return packed, err
+	f, err := os.OpenFile(made.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		packed, err = blaxel.Pack(cmd.Context(), f, b.source)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return nil, packed, errors.Join(err, made.Remove())
+	}
+	return made, packed, nil
 }
 
-// write makes the archive and sends nothing.
+// sendFlags are the flags of what is sent alone.
+var sendFlags = []string{"name", "memory", "replace", "connect", "connect-key"}
+
+// write makes the archive and sends nothing. A file that is there already stays.
 func (b *blaxelBuild) write(cmd *cobra.Command) error {
+	for _, name := range sendFlags {
+		if cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s is for an image that is sent: leave it out, or leave out --to", name)
+		}
+	}
 	b.source.Key = os.Getenv("BL_API_KEY")
-	packed, err := b.pack(cmd, b.to)
+	archive, packed, err := b.pack(cmd, filepath.Dir(b.to))
 	if err != nil {
 		return err
 	}
+	if err := beneath.Rename(unix.AT_FDCWD, archive.Path, b.to, false); err != nil {
+		return errors.Join(fmt.Errorf("--to %s: %w", b.to, err), archive.Remove())
+	}
+	if err := archive.Keep(); err != nil {
+		return err
+	}
 	b.said(cmd, packed, "written to "+text.Visible(b.to)+":")
+	if b.json {
+		return output.WriteJSON(cmd.OutOrStdout(), builtAtBlaxel{Archive: b.to, Files: packed.Files, Bytes: packed.Bytes})
+	}
 	return nil
 }
 
@@ -153,10 +175,11 @@ func (b *blaxelBuild) said(cmd *cobra.Command, p buildcontext.Packed, what strin
 
 // builtAtBlaxel describes an image at Blaxel in JSON.
 type builtAtBlaxel struct {
-	Name  string `json:"name"`            // of the sandbox
-	Image string `json:"image,omitempty"` // for the harness
-	Files int    `json:"files"`
-	Bytes int64  `json:"bytes"`
+	Name    string `json:"name,omitempty"`    // of the sandbox
+	Image   string `json:"image,omitempty"`   // for the harness
+	Archive string `json:"archive,omitempty"` // with --to: its file
+	Files   int    `json:"files"`
+	Bytes   int64  `json:"bytes"`
 }
 
 func (b *blaxelBuild) print(cmd *cobra.Command, made blaxel.Built, packed buildcontext.Packed) error {

@@ -6,10 +6,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
-	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
 )
 
 // The bounds of a .dockerignore file.
@@ -23,15 +24,9 @@ const ignoreName = ".dockerignore"
 
 // ignore has the patterns of a .dockerignore file. The last pattern that matches a path, or a directory above it, decides.
 type ignore struct {
-	own        []string // names of such files: they are not sent
-	patterns   []pattern
-	exceptions bool
-}
-
-type pattern struct {
-	exception bool
-	literal   string // if the pattern has no wildcards
-	match     *regexp.Regexp
+	own      []string // names of such files: they are not sent
+	patterns *patternmatcher.PatternMatcher
+	agreed   map[string]bool // paths that an exception names
 }
 
 // readIgnore reads the file of a Dockerfile (NAME.dockerignore), or else that of the directory.
@@ -79,114 +74,45 @@ const gitAway = "**/.git\n"
 
 // parseIgnore reads patterns. An error begins with the number of the line.
 func parseIgnore(data string) (ignore, error) {
-	var out ignore
+	out := ignore{agreed: map[string]bool{}}
+	var all []string
 	n := -1 // the first line is gitAway
-	for line := range strings.SplitSeq(gitAway+strings.TrimPrefix(data, "\ufeff"), "\n") {
+	for line := range strings.SplitSeq(gitAway+data, "\n") {
 		n++
-		if strings.HasPrefix(line, "#") {
-			continue
+		found, err := ignorefile.ReadAll(strings.NewReader(line))
+		if !utf8.ValidString(line) {
+			err = errors.New("not UTF-8")
 		}
-		line = strings.TrimSpace(line)
-		rest, exception := strings.CutPrefix(line, "!")
-		if rest = strings.TrimSpace(rest); rest == "" {
-			if exception {
-				return out, fmt.Errorf("%d: an exclamation mark without a pattern", n)
-			}
-			continue
-		}
-		rest = strings.TrimPrefix(path.Clean(rest), "/")
-		p := pattern{exception: exception}
-		if rest == "." || rest == "" {
-			continue // Docker ignores it
-		}
-		source, err := translate(rest)
-		if err == nil {
-			p.match, err = regexp.Compile(source)
+		for _, p := range found {
+			rest, exception := strings.CutPrefix(p, "!")
+			err = errors.Join(err, checkPattern(rest))
+			out.agreed[rest] = exception
 		}
 		if err != nil {
-			return out, fmt.Errorf("%d: %q is no pattern", n, line)
+			return out, fmt.Errorf("%d: %q is no pattern: %w", n, line, err)
 		}
-		if !strings.ContainsAny(rest, `*?[\`) {
-			p.literal = rest
-		}
-		out.exceptions = out.exceptions || exception
-		if out.patterns = append(out.patterns, p); len(out.patterns) > maxPatterns {
+		if all = append(all, found...); len(all) > maxPatterns {
 			return out, fmt.Errorf("%d: more than %d patterns", n, maxPatterns)
 		}
 	}
-	return out, nil
+	var err error
+	out.patterns, err = patternmatcher.New(all)
+	return out, err
 }
 
-// translate makes a regular expression of a pattern.
-func translate(p string) (string, error) {
-	if !utf8.ValidString(p) {
-		return "", errors.New("not UTF-8")
+// checkPattern reports what the matcher would only report at a path.
+func checkPattern(p string) error {
+	m, err := patternmatcher.New([]string{p})
+	if err == nil {
+		_, err = m.MatchesOrParentMatches("x")
 	}
-	var out strings.Builder
-	out.WriteString(`(?s)\A`)
-	for i := 0; i < len(p); i++ {
-		switch c := p[i]; {
-		case strings.HasPrefix(p[i:], "**"):
-			for i+1 < len(p) && p[i+1] == '*' {
-				i++
-			}
-			if i+1 < len(p) && p[i+1] == '/' {
-				i++
-				out.WriteString(`(.*/)?`)
-			} else {
-				out.WriteString(`.*`)
-			}
-		case c == '*':
-			out.WriteString(`[^/]*`)
-		case c == '?':
-			out.WriteString(`[^/]`)
-		case c == '\\':
-			if i++; i == len(p) {
-				return "", errors.New("nothing after the backslash")
-			}
-			out.WriteString(regexp.QuoteMeta(p[i : i+1]))
-		case c == '[':
-			end := strings.IndexByte(p[i:], ']')
-			if end < 2 {
-				return "", errors.New("no end of [")
-			}
-			out.WriteString(strings.ReplaceAll(p[i:i+end+1], "[!", "[^"))
-			i += end
-		case c < utf8.RuneSelf:
-			out.WriteString(regexp.QuoteMeta(string(rune(c))))
-		default:
-			out.WriteByte(c)
-		}
-	}
-	return out.String() + `\z`, nil
+	return err
 }
 
 // excluded reports whether a path is left out, and whether an exception names exactly this path.
-func (g ignore) excluded(name string) (excluded, agreed bool) {
-	for _, p := range g.patterns {
-		if p.exception != excluded && (!p.exception || p.literal != name) {
-			continue
-		}
-		if p.matches(name) {
-			excluded = !p.exception
-			agreed = p.exception && p.literal == name
-		}
-	}
-	return excluded, agreed
-}
-
-// matches reports whether a path matches, or a directory above it.
-func (p pattern) matches(name string) bool {
-	for {
-		if p.match.MatchString(name) {
-			return true
-		}
-		i := strings.LastIndexByte(name, '/')
-		if i < 0 {
-			return false
-		}
-		name = name[:i]
-	}
+func (g ignore) excluded(name string) (excluded, agreed bool, err error) {
+	excluded, err = g.patterns.MatchesOrParentMatches(name)
+	return excluded, !excluded && g.agreed[name], err
 }
 
 // isOwn reports whether a file has patterns.

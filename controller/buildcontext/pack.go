@@ -144,10 +144,12 @@ func (p *packer) walk(dir string) error {
 	slices.SortFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, one := range list {
 		name := path.Join(dir, one.Name())
-		excluded, agreed := p.ignore.excluded(name)
+		excluded, agreed, err := p.ignore.excluded(name)
 		switch {
+		case err != nil:
+			return err
 		case name == p.o.Dockerfile || name == sentDockerfile || p.ignore.isOwn(name): // the one that is sent is in Extra
-		case excluded && (!one.IsDir() || !p.ignore.exceptions):
+		case excluded && (!one.IsDir() || !p.ignore.patterns.Exclusions()):
 			p.packed.LeftOut++
 		case one.IsDir():
 			if !excluded {
@@ -306,12 +308,11 @@ func (p *packer) extra(f File) error {
 		return err
 	}
 	look := &inspector{values: p.o.Values}
-	_, agreed := p.ignore.excluded(f.Name)
 	n, err := io.Copy(io.MultiWriter(out, look), io.LimitReader(in, maxTotal+1))
 	if err != nil {
 		return err
 	}
-	if found, err := look.found(p.ctx, f.Name, agreed); found != "" || err != nil {
+	if found, err := look.found(p.ctx, f.Name, p.ignore.agreed[f.Name]); found != "" || err != nil {
 		return errors.Join(fmt.Errorf("%s: %s", f.Name, found), err)
 	}
 	p.packed.Files++

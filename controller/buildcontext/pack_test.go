@@ -190,7 +190,7 @@ func FuzzIgnore(f *testing.F) {
 	f.Add("*.log\n!a/**/b\n[a-c]?\\*\n", "a/x/b")
 	f.Fuzz(func(_ *testing.T, patterns, name string) {
 		if g, err := parseIgnore(patterns); err == nil {
-			g.excluded(name)
+			_, _, _ = g.excluded(name)
 		}
 	})
 }
@@ -202,7 +202,7 @@ func TestPatternsOfDockerignore(t *testing.T) {
 	}{
 		{"*.md", "a.md", true}, {"*.md", "a/a.md", false}, {"**/*.md", "a.md", true}, {"**/*.md", "a/b/a.md", true},
 		{"a/**", "a/b/c", true}, {"a/**", "ab", false}, {"a?c", "abc", true}, {"a?c", "a/c", false},
-		{"[a-c]x", "bx", true}, {"[!a-c]x", "bx", false},
+		{"[a-c]x", "bx", true}, {"[^a-c]x", "bx", false}, {"[!a-c]x", "bx", true},
 		{"/a", "a/b", true}, {"a/", "a/b", true}, {"./a", "a", true}, {"../a", "a", false}, {`a\*b`, "a*b", true}, {`a\*b`, "axb", false},
 		{"*\n!a", "a", false}, {"*\n!a", "a/b", false}, {"*\n!a\na/b", "a/b", true},
 		{"a.b", "axb", false}, {"!a\na", "a", true}, {"é*", "éa", true},
@@ -213,7 +213,7 @@ func TestPatternsOfDockerignore(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", tt.patterns, err)
 		}
-		if got, _ := g.excluded(tt.name); got != tt.excluded {
+		if got, _, err := g.excluded(tt.name); got != tt.excluded || err != nil {
 			t.Errorf("%q, %s: %v", tt.patterns, tt.name, got)
 		}
 	}

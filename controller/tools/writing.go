@@ -38,7 +38,7 @@ put_back() { # gives f its old content, if b has it
 	// the old or the new content whole, and a failure leaves the old one. Where the
 	// directory takes no file or the new one cannot get the attributes and names of the old one,
 	// the old one is written in place, and gets its old content back if that fails: the policy may refuse
-	// the new one. With $3 the old one must have that SHA-256.
+	// the new one. Without a place for the old content a file that can be read is not written. With $3 the old one must have that SHA-256.
 	storeScript = targetScript + `may() { # runs a step; false: it is not permitted here
 	why=$("$@" 2>&1) && return
 	case $why in *'ermission denied' | *'peration not permitted' | *'ead-only file system' | *'esource busy') return 1 ;; esac
@@ -71,7 +71,10 @@ if [ "$staged" ]; then
 	fi
 	exec <"$t"
 fi
-[ "$done" = created ] || (umask 077 && cp -- "$f" "$b.part" && mv -f -- "$b.part" "$b") 2>/dev/null
+if [ "$done" = replaced ] && [ -r "$f" ] && ! (umask 077 && cp -- "$f" "$b.part" && mv -f -- "$b.part" "$b"); then
+	echo "not written: no place for the old content in ${b%/*} while the file is written in place" >&2
+	exit 1
+fi
 if cat >"$f"; then
 	rm -f -- "$b"
 	printf '%s in place' "$done"

@@ -105,6 +105,24 @@ func TestAFileIsWrittenWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
+// TestAFileIsNotWrittenInPlaceWithoutItsOldContent has no directory for that.
+func TestAFileIsNotWrittenInPlaceWithoutItsOldContent(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "f")
+	if err := errors.Join(os.WriteFile(name, []byte("old"), 0o600), os.Link(name, filepath.Join(dir, "g"))); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-c", storeScript, "sh", name, ".temporary", "")
+	cmd.Env, cmd.Stdin = append(os.Environ(), "TMPDIR="+filepath.Join(dir, "none")), strings.NewReader("new")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "no place for the old content") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if data, err := os.ReadFile(name); err != nil || string(data) != "old" {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
 // openDirectory is a new directory that every user can enter.
 func openDirectory(t *testing.T) string {
 	t.Helper()
