@@ -35,6 +35,9 @@ type client struct {
 
 // newClient follows no redirects, which could lead the headers elsewhere.
 func newClient(base *url.URL, headers map[string]string) (*client, error) {
+	if base.Path == "" {
+		base = base.JoinPath("/") // else the path of a request would have no slash in front
+	}
 	c := &client{base: base, headers: headers}
 	c.http = &http.Client{
 		Transport: &transport{to: c, over: &http.Transport{

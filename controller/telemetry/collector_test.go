@@ -38,11 +38,12 @@ type collector struct {
 	spans   []*tracepb.Span
 	metrics map[string]*metricspb.Metric
 	headers []http.Header
+	under   string // the directory of its paths
 }
 
 func newCollector(t *testing.T, before func(http.ResponseWriter, *http.Request) bool) *collector {
 	t.Helper()
-	c := &collector{t: t, before: before, metrics: map[string]*metricspb.Metric{}}
+	c := &collector{t: t, before: before, metrics: map[string]*metricspb.Metric{}, under: "/base/v1"}
 	c.Server = httptest.NewServer(http.HandlerFunc(c.serve))
 	t.Cleanup(c.Close)
 	return c
@@ -64,7 +65,7 @@ func (c *collector) serve(w http.ResponseWriter, r *http.Request) {
 	logs, traces := &collogs.ExportLogsServiceRequest{}, &coltrace.ExportTraceServiceRequest{}
 	metrics := &colmetrics.ExportMetricsServiceRequest{}
 	of := map[string]proto.Message{"logs": logs, "traces": traces, "metrics": metrics}[path.Base(r.URL.Path)]
-	if of == nil || path.Dir(r.URL.Path) != "/base/v1" {
+	if of == nil || path.Dir(r.URL.Path) != c.under {
 		c.t.Errorf("a request to %s", r.URL)
 		http.NotFound(w, r)
 		return

@@ -106,6 +106,16 @@ func (c *collector) checkSpans(trace string) {
 	}
 }
 
+func TestAnAddressMayHaveAPathOrNone(t *testing.T) {
+	for base, under := range map[string]string{"": "/v1", "/": "/v1", "/base": "/base/v1", "/base/": "/base/v1", "/a%2Fb": "/a/b/v1"} {
+		c := newCollector(t, nil)
+		c.under = under
+		if said, sum := export(t, Config{URL: c.URL + base}, denied(1)); said.Sent != 4 || said.NotSent != 0 || sum.String() != "" {
+			t.Errorf("%q: the result says %+v, the summary %q", base, said, sum)
+		}
+	}
+}
+
 // The exporters read variables of the environment. What --otlp and its headers say is what holds: others
 // would lead a token elsewhere, or make a protocol that was not asked for.
 func TestTheEnvironmentDecidesNothing(t *testing.T) {
