@@ -177,7 +177,7 @@ func TestToolsRunCommandsUnderThePolicy(t *testing.T) {
 		t.Errorf("%v", out)
 	}
 	b.says("exec", args{"argv": []string{"cat"}, "stdin": "typed"}, "typed")
-	out = b.says("exec", args{"argv": []string{"curl", "x"}}, "agentsh: denied: curl x", "no-curl", "policy.yaml:11:", "no downloads")
+	out = b.says("exec", args{"argv": []string{"curl", "x"}}, "agentsh: denied: curl x", "no-curl", "policy.yaml:12:", "no downloads")
 	if out["exit_code"] != 126.0 || out["end"] != "denied" {
 		t.Errorf("%v", out)
 	}

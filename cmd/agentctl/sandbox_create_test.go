@@ -159,7 +159,7 @@ func TestASandboxEndsWithItsLease(t *testing.T) {
 		{"", "name a policy or a harness", []string{"harness.yaml", "--policy", "policy.yaml"}},
 		{"", "env: write it in the harness", []string{"harness.yaml", "--env", "A=b"}},
 		{"", "no such file", []string{"--policy", "nosuch.yaml"}},
-		{"", "policies/nosuch.yaml", []string{"--policy", "nosuch"}},
+		{"", "nosuch: no such file or directory: name a file that exists", []string{"--policy", "nosuch"}},
 		{"", "idle_seconds", []string{"--policy", "policy.yaml", "--idle", "1000h"}},
 		{"", "write NAME=VALUE", []string{"--policy", "policy.yaml", "--label", "x"}},
 		{"", "not a git repository", []string{"--policy", "policy.yaml", "--repo", "agents"}},

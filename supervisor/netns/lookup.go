@@ -32,8 +32,12 @@ func NewSockets(f *os.File) (*Sockets, error) {
 // diagTimeout bounds the wait for an answer. The kernel makes it within the send.
 const diagTimeout = 5 * time.Second
 
-// Close closes the lookup socket.
-func (s *Sockets) Close() error { return s.file.Close() }
+// Close closes the lookup socket. Lookups afterwards fail.
+func (s *Sockets) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.file.Close()
+}
 
 // TCP returns the inode number of the TCP socket with a local address and a peer.
 // See sock_diag(7).

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -254,4 +255,34 @@ func TestASocketThatDoesNotExistIsNotFound(t *testing.T) {
 			t.Errorf("%d, %v", inode, err)
 		}
 	})
+}
+
+// The session's loop asks while the network is closed.
+func TestLookupsAndCloseAtOnce(t *testing.T) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diag, err := netns.NewSockets(os.NewFile(uintptr(fd), "sockets"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := make(chan struct{})
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		nowhere := netip.MustParseAddrPort("192.0.2.1:443")
+		for once := sync.OnceFunc(func() { close(began) }); ; once() {
+			if _, err := diag.TCP(nowhere, nowhere); !errors.Is(err, unix.ENOENT) {
+				if !errors.Is(err, unix.EBADF) {
+					t.Error(err)
+				}
+				return
+			}
+		}
+	})
+	<-began
+	if err := diag.Close(); err != nil {
+		t.Error(err)
+	}
+	asking.Wait()
 }
