@@ -172,7 +172,7 @@ func (h *hostilePeer) channel(n ssh.NewChannel) {
 	case "files":
 		h.files(ch, extra)
 	case "events":
-		h.events(ch)
+		h.events(ch, extra)
 		if h.asked != nil {
 			<-h.asked
 			_ = ch.Close()
@@ -374,8 +374,15 @@ func lie(w io.Writer) {
 	_, _ = w.Write(bytes.Replace(b.Bytes(), []byte("true"), []byte("lies"), 1))
 }
 
-func (h *hostilePeer) events(ch ssh.Channel) {
-	if !h.bad("events") || h.does() == "mute" {
+func (h *hostilePeer) events(ch ssh.Channel, first []byte) {
+	var req wire.EventRequest
+	_ = json.Unmarshal(first, &req)
+	bad := h.bad("events")
+	if !bad && req.SoFar { // there is none
+		_, _ = ch.SendRequest("end@agentsh", false, nil)
+		_ = ch.Close()
+	}
+	if !bad || h.does() == "mute" {
 		return
 	}
 	if h.does() == "junk" {

@@ -36,17 +36,26 @@ func (r Refusal) String() string {
 // It is safe for concurrent use.
 type Refused struct {
 	from sandbox.Executor
+	lost error // why nothing can be collected
 
 	mu   sync.Mutex
 	next uint64                    // sequence number of the first event that was not read
 	of   map[string]*refusals.List // by the request id of the command
 }
 
-// NewRefused collects refusals in a sandbox from now on.
+// NewRefused collects refusals in a sandbox from now on. A sandbox that does not give its
+// events within 10 seconds is an error. The result then says of each command that its refusals
+// are not known, for those who run commands all the same.
 func NewRefused(ctx context.Context, from sandbox.Executor) (*Refused, error) {
 	r := &Refused{from: from, of: map[string]*refusals.List{}, next: wire.LastEvent}
-	if err := r.read(ctx); err != nil {
-		return nil, fmt.Errorf("read the events of the sandbox: %w", err)
+	limited, cancel := context.WithTimeoutCause(ctx, eventsWait, errEventsWait)
+	defer cancel()
+	if err := r.read(limited); err != nil {
+		if cause := context.Cause(limited); cause != nil {
+			err = cause
+		}
+		r.lost = fmt.Errorf("read the events of the sandbox: %w", err)
+		return r, r.lost
 	}
 	if r.next == wire.LastEvent { // there is no event
 		r.next = 0
@@ -75,9 +84,14 @@ func (r *Refused) Begin(id string) {
 // eventsWait bounds the reading of the events of a command.
 const eventsWait = 10 * time.Second
 
+var errEventsWait = fmt.Errorf("no answer within %s", eventsWait)
+
 // Finish returns the refusals of a command that has ended. All of its events are written
 // when the supervisor reports the end.
 func (r *Refused) Finish(id string) []Refusal {
+	if r.lost != nil {
+		return []Refusal{{What: "what the policy refused is not known: " + text.Visible(r.lost.Error())}}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), eventsWait)
 	defer cancel()
 	r.mu.Lock()

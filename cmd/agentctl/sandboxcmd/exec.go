@@ -149,10 +149,7 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		ID: channel.OperatorCommand(), Argv: argv, Cwd: e.dir(cmd.Context(), client, one.Workdir), Env: e.env,
 		DeadlineMS: e.timeout.Milliseconds(),
 	}
-	finish, err := e.refusals(cmd, client, request.ID)
-	if err != nil {
-		return &output.Failure{Code: exitAgentctl, Err: errors.Join(err, client.Close())}
-	}
+	finish := e.refusals(cmd, client, request.ID)
 	in, out, errOut := cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if e.output > 0 {
 		limit := foreground.NewLimit(e.output<<20, "--max-output")
@@ -187,20 +184,20 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 
 // refusals collects what the policy refuses to a command. finish prints it after the command's end; a shell
 // on a terminal goes on with its next command, so it has none.
-func (e *sandboxExec) refusals(cmd *cobra.Command, client *channel.Client, id string) (finish func(), err error) {
+func (e *sandboxExec) refusals(cmd *cobra.Command, client *channel.Client, id string) (finish func()) {
 	if e.tty {
-		return func() {}, nil
+		return func() {}
 	}
-	refused, err := tools.NewRefused(cmd.Context(), client)
-	if err != nil {
-		return nil, err
+	refused, _ := tools.NewRefused(cmd.Context(), client) // Finish says what went wrong
+	if cmd.Context().Err() != nil {                       // the command does not start
+		return func() {}
 	}
 	refused.Begin(id)
 	return func() {
 		for _, r := range refused.Finish(id) {
 			fmt.Fprintln(cmd.ErrOrStderr(), r)
 		}
-	}, nil
+	}
 }
 
 // dir is the directory in which the command starts. The repository is not there
