@@ -117,7 +117,11 @@ func netEvent(e wire.Event, requests bool) (netRow, bool) {
 		row.Net = *e.Net
 		row.Started = e.Time.Add(-time.Duration(e.Net.Millis) * time.Millisecond)
 	}
-	if e.Op != "" {
+	switch e.Op {
+	case "":
+	case wire.OpUnreachable:
+		row.State = e.Op
+	default:
 		row.Target = strings.TrimSpace(e.Op + " " + e.Target + " " + e.Path)
 	}
 	switch {
