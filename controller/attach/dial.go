@@ -22,13 +22,13 @@ import (
 var ErrNoSandbox = errors.New("no such sandbox")
 
 // Find finds the run of a sandbox by the sandbox's id, by a unique beginning of
-// the id, or by the name [record.Latest].
+// the id, or by the name [statedir.Latest].
 func Find(state statedir.Dir, name string) (record.Run, error) {
 	all, failed := List(state) // an unreadable record does not hide the others
 	var found []record.Run
 	for _, one := range all {
 		switch {
-		case one.Sandbox == name, name == record.Latest:
+		case one.Sandbox == name, name == statedir.Latest:
 			return one, nil
 		case name != "" && strings.HasPrefix(one.Sandbox, name):
 			found = append(found, one)

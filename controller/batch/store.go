@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,9 +43,6 @@ type Stored struct {
 
 // maxSpec bounds what is stored of a batch, in bytes: JSON makes six of some.
 const maxSpec = 8 * maxTexts
-
-// Latest is the name of the batch that was made last.
-const Latest = "latest"
 
 // ErrNone reports that there is no batch with the name.
 var ErrNone = errors.New("no such batch")
@@ -130,54 +126,17 @@ func readStored(path string) (Stored, error) {
 
 // List lists the batches, the newest first. It leaves out those that cannot be read; the error
 // names each of them.
-func List(state statedir.Dir) ([]*View, error) {
-	all, err := names(state)
-	if err != nil {
-		return nil, err
-	}
-	var out []*View
-	var errs []error
-	for _, name := range all {
-		v, err := open(state, name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is being made, or was just removed
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		out = append(out, v)
-	}
-	slices.SortStableFunc(out, func(a, b *View) int {
-		return cmp.Or(b.Created.Compare(a.Created), strings.Compare(b.ID, a.ID))
-	})
-	return out, errors.Join(errs...)
-}
+func List(state statedir.Dir) ([]*View, error) { return named(state).List() }
 
-// Find finds a batch by its id, by a unique beginning of it, or by the name [Latest].
-func Find(state statedir.Dir, name string) (*View, error) {
-	if name == Latest {
-		all, err := List(state)
-		if len(all) > 0 {
-			return all[0], nil
-		}
-		return nil, errors.Join(fmt.Errorf("%w: there is none", ErrNone), err)
+// Find finds a batch by its id, by a unique beginning of it, or by the name [statedir.Latest].
+func Find(state statedir.Dir, name string) (*View, error) { return named(state).Find(name) }
+
+func named(state statedir.Dir) statedir.Named[*View] {
+	return statedir.Named[*View]{
+		Dir: state.Batches(), Many: "batches", None: ErrNone,
+		Open:  func(name string) (*View, error) { return open(state, name) },
+		Newer: func(a, b *View) int { return cmp.Or(b.Created.Compare(a.Created), strings.Compare(b.ID, a.ID)) },
 	}
-	all, err := names(state)
-	if err != nil {
-		return nil, err
-	}
-	found := slices.DeleteFunc(slices.Clone(all), func(n string) bool { return !strings.HasPrefix(n, name) })
-	if slices.Contains(all, name) {
-		found = []string{name}
-	}
-	switch {
-	case len(found) == 0 || name == "":
-		return nil, fmt.Errorf("%w: %.64q", ErrNone, name)
-	case len(found) > 1:
-		return nil, fmt.Errorf("%d batches begin with %.64q: %s and %s", len(found), name, found[0], found[1])
-	}
-	return open(state, found[0])
 }
 
 // OfFile finds the newest batch of a file with a digest, in a directory; nil: there is none. Another file with the same
@@ -205,27 +164,10 @@ func (s Stored) absolute(path string) string {
 	return filepath.Join(s.Dir, path)
 }
 
-func names(state statedir.Dir) ([]string, error) {
-	entries, err := os.ReadDir(state.Batches())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list batches: %w", err)
-	}
-	var out []string
-	for _, e := range entries {
-		if e.IsDir() {
-			out = append(out, e.Name())
-		}
-	}
-	return out, nil
-}
-
 // Sweep removes the directories of batches that ended at least a time ago, and returns their ids. With
 // dryRun nothing is removed. A batch that can be resumed ended when its process did.
 func Sweep(state statedir.Dir, olderThan time.Duration, dryRun bool) ([]string, error) {
-	all, err := names(state)
+	all, err := named(state).Names()
 	if err != nil {
 		return nil, err
 	}

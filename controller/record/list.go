@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -34,88 +33,23 @@ type AgentEvent struct {
 	runtime.Event
 }
 
-// Latest is the name of the run that started last.
-const Latest = "latest"
-
 // ErrNoRun reports that there is no run with the name.
 var ErrNoRun = errors.New("no such run")
 
 // List lists the runs, the newest first. It leaves out records that cannot be
 // read; the error names each of them.
-func List(state statedir.Dir) ([]Run, error) {
-	all, err := names(state)
-	if err != nil {
-		return nil, err
-	}
-	var out []Run
-	var errs []error
-	for _, name := range all {
-		one, err := open(state, name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is being created, or was just removed
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		out = append(out, one)
-	}
-	slices.SortStableFunc(out, func(a, b Run) int {
-		return cmp.Or(b.Started.Compare(a.Started), strings.Compare(b.RunID, a.RunID))
-	})
-	return out, errors.Join(errs...)
-}
+func List(state statedir.Dir) ([]Run, error) { return named(state).List() }
 
 // Find finds a run by its id, by a unique beginning of its id, or by the name
-// [Latest].
-func Find(state statedir.Dir, name string) (Run, error) {
-	if name == Latest {
-		runs, err := List(state)
-		if len(runs) > 0 {
-			return runs[0], nil
-		}
-		return Run{}, errors.Join(fmt.Errorf("%w: there is none", ErrNoRun), err)
-	}
-	all, err := names(state)
-	if err != nil {
-		return Run{}, err
-	}
-	var found []string
-	for _, n := range all {
-		if n == name {
-			found = []string{n}
-			break
-		}
-		if strings.HasPrefix(n, name) {
-			found = append(found, n)
-		}
-	}
-	switch {
-	case len(found) == 0 || name == "":
-		return Run{}, fmt.Errorf("%w: %.64q", ErrNoRun, name)
-	case len(found) > 1:
-		return Run{}, fmt.Errorf("%d runs begin with %.64q: %s and %s", len(found), name, found[0], found[1])
-	}
-	one, err := open(state, found[0])
-	if errors.Is(err, fs.ErrNotExist) {
-		return one, fmt.Errorf("%w: %s has no record: it is starting, or its controller was killed while it started", ErrNoRun, found[0])
-	}
-	return one, err
-}
+// [statedir.Latest].
+func Find(state statedir.Dir, name string) (Run, error) { return named(state).Find(name) }
 
-// names are the names of the directories of runs.
-func names(state statedir.Dir) ([]string, error) {
-	entries, err := os.ReadDir(state.Runs())
-	if err != nil {
-		return nil, fmt.Errorf("list runs: %w", err)
+func named(state statedir.Dir) statedir.Named[Run] {
+	return statedir.Named[Run]{
+		Dir: state.Runs(), Many: "runs", None: ErrNoRun,
+		Open:  func(name string) (Run, error) { return open(state, name) },
+		Newer: func(a, b Run) int { return cmp.Or(b.Started.Compare(a.Started), strings.Compare(b.RunID, a.RunID)) },
 	}
-	var out []string
-	for _, e := range entries {
-		if e.IsDir() {
-			out = append(out, e.Name())
-		}
-	}
-	return out, nil
 }
 
 // open reads the record of one run and checks whether its controller is alive.

@@ -57,7 +57,7 @@ func TestARunIsFoundByItsNameAndNoOther(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Find(knownRuns(t), Latest); !errors.Is(err, ErrNoRun) {
+	if _, err := Find(knownRuns(t), statedir.Latest); !errors.Is(err, ErrNoRun) {
 		t.Errorf("the latest of none: %v", err)
 	}
 }

@@ -59,7 +59,7 @@ func unlocked(state statedir.Dir) ([]*Dir, error) {
 		return nil, err
 	}
 	defer unlock()
-	all, err := names(state)
+	all, err := named(state).Names()
 	if err != nil {
 		return nil, err
 	}
