@@ -121,6 +121,7 @@ func (p *fixture) checkLog() {
 }
 
 func TestARunWhoseControllerWasKilledIsTakenOver(t *testing.T) {
+	t.Parallel()
 	here := func(p *fixture) *fixture { return p }
 	for name, at := range map[string]func(*fixture) *fixture{"exec": (*fixture).elsewhere, "socket": (*fixture).listening, "local": here} {
 		t.Run(name, func(t *testing.T) {
@@ -165,6 +166,7 @@ func TestARunWhoseControllerWasKilledIsTakenOver(t *testing.T) {
 
 // What becomes of a run depends on the step in which its controller was killed.
 func TestARunIsTakenOverFromEachStep(t *testing.T) {
+	t.Parallel()
 	all := append([]string{beforeSteps}, controller.StepNames()...)
 	for step, tt := range map[string]struct {
 		code   int
@@ -216,6 +218,7 @@ func TestARunIsTakenOverFromEachStep(t *testing.T) {
 
 // One of two controllers ends the run. The other one says who does.
 func TestOneOfTwoControllersTakesARunOver(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, workAndWait+"exec sleep 1000", "security: {enabled: false}").elsewhere()
 	p.killAtWork(func(pid int) {
 		_, errs, code := p.try("", "attach", "latest")
@@ -246,6 +249,7 @@ func TestOneOfTwoControllersTakesARunOver(t *testing.T) {
 }
 
 func TestALocalRunIsNotTakenOverUnlessItsSandboxIsKept(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, workAndWait+"exec sleep 1000", "security: {enabled: false}")
 	p.killAtWork(func(int) {})
 	_, errs, code := p.try("", "attach", "latest")

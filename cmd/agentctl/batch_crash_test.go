@@ -168,6 +168,7 @@ func TestABatchElsewhereThatIsKilledBeforeItsResultsAreThereIsDoneOnce(t *testin
 }
 
 func TestABatchOnAFullDiskIsResumed(t *testing.T) {
+	t.Parallel()
 	n := countOpens(t)
 	for i := range batchMoments() {
 		k := 1 + i*(n-1)/batchMoments()

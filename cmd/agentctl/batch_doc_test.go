@@ -17,6 +17,7 @@ import (
 
 // TestTheBatchPageIsTrue writes the file of doc/batch.md and runs its commands.
 func TestTheBatchPageIsTrue(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "")
 	commands := 0
 	for _, f := range fencesOf(t, "../../doc/batch.md") {
@@ -50,6 +51,7 @@ func TestTheBatchPageIsTrue(t *testing.T) {
 
 // TestTheExamplesOfBatchesLoad reads examples/batch and examples/batch-in-cluster.
 func TestTheExamplesOfBatchesLoad(t *testing.T) {
+	t.Parallel()
 	for name, n := range map[string]int{"batch": 2, "batch-in-cluster": 4} {
 		spec, _, ps := batch.Load("../../examples/"+name+"/batch.yaml", nil)
 		for _, p := range ps {

@@ -85,6 +85,7 @@ func (p *batchFixture) checkDelivered(n int) {
 }
 
 func TestABatchDeliversTheWorkOfEachRun(t *testing.T) {
+	t.Parallel()
 	p := newBatchFixture(t, numbered, "post_script: post.sh")
 	p.write("post.sh", posting, 0o755)
 	p.writeBatch(4, "caps: {runs: 3}\nlabels: {team: tools}")
@@ -125,6 +126,7 @@ func TestABatchDeliversTheWorkOfEachRun(t *testing.T) {
 }
 
 func TestABatchComesFromStandardInputAndPrintsJSON(t *testing.T) {
+	t.Parallel()
 	p := newBatchFixture(t, numbered, "")
 	const text = `{"runs": [{"harness": "harness.yaml", "repo": "repo", "vars": {"N": "0"}, "name": "one"}]}`
 	out, errs, code := p.try(text, "batch", "-", "--json", "--out", "out/b")
@@ -148,6 +150,7 @@ func TestABatchComesFromStandardInputAndPrintsJSON(t *testing.T) {
 }
 
 func TestAllMistakesOfABatchAreReportedBeforeAnyRun(t *testing.T) {
+	t.Parallel()
 	p := newBatchFixture(t, numbered, "")
 	p.write("second.yaml", "agent: agents/tester.md\nrole: tester\nrutime: command\n", 0o644)
 	p.write("batch.yaml", "cap: {runs: 1}\nruns: [{harness: harness.yaml, repo: repo}]\n", 0o644)
@@ -177,6 +180,7 @@ func TestAllMistakesOfABatchAreReportedBeforeAnyRun(t *testing.T) {
 }
 
 func TestTwoBatchesAtOnceAreSeparate(t *testing.T) {
+	t.Parallel()
 	p := newBatchFixture(t, numbered, "")
 	p.writeBatch(2, "caps: {runs: 2}")
 	var ended sync.WaitGroup

@@ -26,6 +26,7 @@ func atBlaxel(t *testing.T, agent, more string) (*fixture, *blaxeldouble.Double)
 }
 
 func TestRunsAtADoubleOfBlaxel(t *testing.T) {
+	t.Parallel()
 	p, d := atBlaxel(
 		t,
 		`{ env; echo "key: $(cat /opt/agentsh/place.key)"; } >a.txt; git commit -qam changed`,
@@ -48,6 +49,7 @@ func TestRunsAtADoubleOfBlaxel(t *testing.T) {
 }
 
 func TestBlaxelTakesNoContainer(t *testing.T) {
+	t.Parallel()
 	p, _ := atBlaxel(t, "true", "container: {memory_mb: 2048, pids: 100}\n")
 	out, errs, code := p.try("", "lint", "--repo", "repo", "harness.yaml")
 	if code != controller.ExitConfiguration || !strings.Contains(out+errs, "container.pids: the backend blaxel takes memory_mb alone") {
@@ -57,6 +59,7 @@ func TestBlaxelTakesNoContainer(t *testing.T) {
 
 // TestAnImageForBlaxelIsBuilt builds one, and runs in it.
 func TestAnImageForBlaxelIsBuilt(t *testing.T) {
+	t.Parallel()
 	p, d := atBlaxel(t, "git commit -q --allow-empty -m changed", "")
 	p.write("app/Dockerfile", "FROM debian:13\nCOPY a.txt /a.txt\n", 0o644)
 	p.write("app/a.txt", "a\n", 0o644)
@@ -103,6 +106,7 @@ func TestAnImageForBlaxelIsBuilt(t *testing.T) {
 
 // TestARunThroughAPrivatePreview has a place behind a preview of Blaxel that wants a token.
 func TestARunThroughAPrivatePreview(t *testing.T) {
+	t.Parallel()
 	d := blaxeldouble.New(t)
 	key := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))) + "\n"
 	p := newFixture(t, "git commit -q --allow-empty -m changed", "backend: socket\nconnect: ADDRESS\nconnect_key: place.key\n")

@@ -42,6 +42,7 @@ func (p *fixture) checkNames(files int, args ...string) {
 
 // The names of the changed files are more than one message can hold.
 func TestChangedFilesWithMoreNamesThanAMessageHolds(t *testing.T) {
+	t.Parallel()
 	makesNames(t, 1400).checkNames(1400)
 }
 

@@ -24,6 +24,7 @@ contexts: [{name: here, context: {cluster: here, namespace: agents}}]
 }
 
 func TestAHostSaysWhereItsClusterIsAndWhatItsPodsHave(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ more, config, says string }{
 		"a context that the kubeconfig lacks": {"", "kubernetes: {connect: 'context:none'}", `has no context "none"`},
 		"connect of the harness wins":         {"connect: 'context:mine'", "kubernetes: {connect: 'context:none'}", `has no context "mine"`},
@@ -42,6 +43,7 @@ func TestAHostSaysWhereItsClusterIsAndWhatItsPodsHave(t *testing.T) {
 }
 
 func TestLintNamesWhatAClusterCannotGive(t *testing.T) {
+	t.Parallel()
 	p := newClusterFixture(t, "container: {pids: 100, network: mine, mounts: [{source: /usr, target: /usr}]}\n", "")
 	out, _, code := p.try("", "lint", "harness.yaml")
 	for _, want := range []string{"harness.yaml:10:19: error: container.pids: ", "harness.yaml:10:33: error: container.network: ",

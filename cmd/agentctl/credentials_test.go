@@ -80,6 +80,7 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestACredentialIsSwappedAtItsProviderOnly(t *testing.T) {
+	t.Parallel()
 	p, s := newProviderFixture(t, `
 curl -sS -H "Authorization: Bearer $TOKEN" PROVIDER >answer.txt 2>&1
 curl -sS -H "X-Other: $TOKEN" PROVIDER >misplaced.txt 2>&1
@@ -139,6 +140,7 @@ func (p *fixture) withoutValue(out []byte) {
 }
 
 func TestACredentialThatCannotBeUsedIsRefusedFirst(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ endpoints, value, want string }{
 		"nowhere to use it": {"", realValue, "names no endpoints"},
 		"no place":          {"endpoints: ['api.provider.test:443']\n", realValue, "write one of header: Authorization, query: NAME and path: true"},

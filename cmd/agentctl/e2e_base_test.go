@@ -14,6 +14,7 @@ import (
 )
 
 func TestABaseByURLIsFetchedWithItsFilesAndRuns(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "", "")
 	base := strings.Replace(p.read("harness.yaml"), "command: [/sandbox/claude-config/skills/task/run.sh]",
 		`command: [sh, -c, 'env > "$AGENTSH_OUTPUT_DIR/env"']`, 1) +

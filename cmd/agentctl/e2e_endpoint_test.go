@@ -48,6 +48,7 @@ func guarded(p *fixture, server *httptest.Server, more string) {
 }
 
 func TestAModelEndpointJudgesWhatTheAgentTakesIn(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		score string
 		code  int
@@ -106,6 +107,7 @@ func (p *fixture) checkGuardEvents(r controller.Result) {
 
 // The policy of the run judges the scan's requests as it does the agent's.
 func TestThePolicyRefusesAModelEndpoint(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ old, new, want string }{
 		"no rule":         {"decision: allow}", "decision: deny}", "(rule guard "},
 		"another program": {"binaries: [agentctl]", "binaries: [curl]", "denied: "},
@@ -133,6 +135,7 @@ func TestThePolicyRefusesAModelEndpoint(t *testing.T) {
 }
 
 func TestAModelEndpointThatFailsBlocksARun(t *testing.T) {
+	t.Parallel()
 	done := make(chan struct{})
 	t.Cleanup(func() { close(done) })
 	say := func(turn fakemodel.Turn) http.Handler {
@@ -182,6 +185,7 @@ func TestAModelEndpointThatFailsBlocksARun(t *testing.T) {
 }
 
 func TestAModelEndpointIsCheckedFirst(t *testing.T) {
+	t.Parallel()
 	for guard, want := range map[string]string{
 		"url: 'http://api.example.com/v1', model: m":                                    "is not encrypted",
 		"url: 'http://127.0.0.1/v1', model: m, credential: guard.GUARD_KEY":             "guard.GUARD_KEY goes over TLS only",

@@ -24,6 +24,7 @@ func envFiles(t *testing.T, files map[string]string) *fixture {
 }
 
 func TestEnvFilesWithShellAreReadInTheSandbox(t *testing.T) {
+	t.Parallel()
 	p := envFiles(t, map[string]string{
 		"10-plain.env": "GO_PLAIN=\"it's plain\"\n",
 		"20-shell.env": `# a comment with an apostrophe: it's one
@@ -62,6 +63,7 @@ echo printed; false
 }
 
 func TestAnEnvFileThatFailsEndsTheRunBeforeTheAgent(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"if true; then export GO_A=1; fi\nexit 3\n":                "env/x.env: the shell ended before the end of the file (exited 3)",
 		"if true; then eval 'export LD_PRELOAD=/x'; fi\n":          "env/x.env: LD_PRELOAD belongs to the supervisor",
@@ -80,6 +82,7 @@ func TestAnEnvFileThatFailsEndsTheRunBeforeTheAgent(t *testing.T) {
 }
 
 func TestAShellThatThePolicyDeniesIsNamed(t *testing.T) {
+	t.Parallel()
 	p := envFiles(t, map[string]string{"x.env": "if true; then export GO_A=1; fi\n"})
 	p.write("policy.yaml", strings.Replace(p.read("policy.yaml"), "command_rules:\n",
 		"command_rules:\n  - {name: no-sh, commands: [sh, dash], context: direct, decision: deny, message: no shell here}\n", 1), 0o644)

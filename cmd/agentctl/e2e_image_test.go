@@ -96,6 +96,7 @@ func (p *fixture) checkImageRun(r controller.Result, code int) {
 }
 
 func TestAnImageIsTheRootOfTheSandbox(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, imageAgent, imageHarness)
 	root := p.makeImage("root")
 	before := listing(t, root)
@@ -123,6 +124,7 @@ func TestAnImageIsTheRootOfTheSandbox(t *testing.T) {
 }
 
 func TestAUserRunsInAnImageOfRoot(t *testing.T) {
+	t.Parallel()
 	const uid = 65534
 	p := newFixture(t, imageAgent, imageHarness)
 	p.makeImage("root")
@@ -168,6 +170,7 @@ func pack(t *testing.T, dir, file string) {
 }
 
 func TestAnArchiveIsExtractedOnce(t *testing.T) {
+	t.Parallel()
 	testenv.Need(t, testenv.Program("tar"))
 	p := newFixture(t, imageAgent, imageHarness)
 	pack(t, p.makeImage("root"), p.path("root.tar"))
@@ -187,6 +190,7 @@ func TestAnArchiveIsExtractedOnce(t *testing.T) {
 }
 
 func TestAnImageThatCannotBeUsedIsRefused(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", imageHarness)
 	p.makeImage("nogit", "bash")
 	p.write("text.tar", "no archive\n", 0o644)
@@ -225,6 +229,7 @@ func TestAnImageThatCannotBeUsedIsRefused(t *testing.T) {
 }
 
 func TestARunWithoutItsImageSaysHowToGiveIt(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", imageHarness)
 	out, err := p.command(p.runArgs()...).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "run with --image example.com/agent:1=PATH") {
@@ -233,6 +238,7 @@ func TestARunWithoutItsImageSaysHowToGiveIt(t *testing.T) {
 }
 
 func TestNothingOfAnImageStaysAfterAKill(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo running; sleep 1000", imageHarness)
 	p.makeImage("root")
 	cmd := p.command(p.runArgs("--image", "example.com/agent:1=root")...)
@@ -295,6 +301,7 @@ func TestAKeptSandboxStaysInItsImage(t *testing.T) {
 // configuration, also by a file that the root hides. Programs of the image trust the
 // session's authority and those of this machine.
 func TestTheConfigurationHoldsInAnImage(t *testing.T) {
+	t.Parallel()
 	p, s := newProviderFixture(t, `curl -sS -H "Authorization: Bearer $TOKEN" PROVIDER
 cat "$SSL_CERT_FILE"`, imageHarness)
 	p.makeImage("root", "bash", "git", "cat", "curl")

@@ -29,6 +29,7 @@ func (p *fixture) withScorer(script, file string) {
 }
 
 func TestAModelJudgesWhatTheAgentTakesIn(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		file, threshold string
 		code            int
@@ -64,6 +65,7 @@ func TestAModelJudgesWhatTheAgentTakesIn(t *testing.T) {
 }
 
 func TestAModelThatFailsBlocksARun(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ script, want string }{
 		"crashes":            {"#!/bin/sh\nread -r line; echo out of memory >&2; exit 9\n", "exit status 9: out of memory"},
 		"answers garbage":    {"#!/bin/sh\nread -r line; echo yes; cat >/dev/null\n", "has no score from 0 to 1"},
@@ -93,6 +95,7 @@ func TestAModelThatFailsBlocksARun(t *testing.T) {
 }
 
 func TestAModelNeedsAProgram(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		guard, scanner string
 		code           int
@@ -118,6 +121,7 @@ func TestAModelNeedsAProgram(t *testing.T) {
 }
 
 func TestACriticalFindingAsksForAReview(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		security, label string
 		code            int
@@ -153,6 +157,7 @@ func TestACriticalFindingAsksForAReview(t *testing.T) {
 }
 
 func TestAScanOfPathsAsksAModel(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "")
 	p.withScorer(moonScorer, "repo/AGENTS.md")
 	for _, tt := range []struct {

@@ -49,6 +49,7 @@ func onHost(t *testing.T, script, container, more string) *fixture {
 // TestAnAgentOnTheHostWorksInTheSandbox has an agent that edits and commits by tools. Nothing else of the host is there
 // for it: no file, no network but its model's, no variable that the harness does not pass on.
 func TestAnAgentOnTheHostWorksInTheSandbox(t *testing.T) {
+	t.Parallel()
 	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Api-Key") != "value-of-no-use" {
 			w.WriteHeader(http.StatusForbidden)
@@ -108,6 +109,7 @@ try touch /usr/lib/x
 
 // TestAnAgentOnTheHostIsToldWhatTheValidatorSaid has two iterations. What the first one left running has ended then.
 func TestAnAgentOnTheHostIsToldWhatTheValidatorSaid(t *testing.T) {
+	t.Parallel()
 	p := onHost(t, `
 call exec '{"command": "cat /proc/[0-9]*/cmdline | tr \\\\0 x | grep -c sleepx9876[5]; echo x >>../output/rounds"}'
 call exec '{"argv": ["sleep", "98765"], "background": true}'
@@ -128,6 +130,7 @@ echo $AGENTSH_ITERATION >"$HOME/state"
 // TestAnAgentOnTheHostRunsWithoutASessionWhereThereIsNone takes namespaces from this machine, and has the sandbox elsewhere. The result
 // says that the program had the rights of its user, unless the harness demands the session.
 func TestAnAgentOnTheHostRunsWithoutASessionWhereThereIsNone(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -197,6 +200,7 @@ func TestTheHostsSideEndsWithAKilledController(t *testing.T) {
 
 // TestSettingsOfTheHostsSideAreRefusedEarly has settings that would have no effect, and programs that are not there.
 func TestSettingsOfTheHostsSideAreRefusedEarly(t *testing.T) {
+	t.Parallel()
 	p := onHost(t, "", "", "")
 	base := p.read("harness.yaml")
 	for _, tt := range []struct{ from, to, want string }{
@@ -220,6 +224,7 @@ func TestSettingsOfTheHostsSideAreRefusedEarly(t *testing.T) {
 
 // TestAVariableIsPassedToAnAgentInTheSandbox has no other way into env_passthrough: a provider's credential stays outside.
 func TestAVariableIsPassedToAnAgentInTheSandbox(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `echo "$PASSED $HOST_TOKEN $OWN" > "$AGENTSH_OUTPUT_DIR/said"`,
 		"env: {sandbox: {OWN: mine}}\ncontainer: {env_passthrough: [PASSED, HOST_TOKEN, OWN]}\nproviders: [github]")
 	p.write("providers/github.yaml",

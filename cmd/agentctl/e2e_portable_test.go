@@ -31,6 +31,7 @@ func (p *fixture) runPortable() (controller.Result, int) {
 }
 
 func TestAWholeCollectionRuns(t *testing.T) {
+	t.Parallel()
 	p := portable(t)
 	r, code := p.runPortable()
 	if code != controller.ExitDone {
@@ -63,6 +64,7 @@ func TestAWholeCollectionRuns(t *testing.T) {
 }
 
 func TestACheckOfTheHostThatFailsEndsTheRunBeforeASandbox(t *testing.T) {
+	t.Parallel()
 	p := portable(t)
 	text := strings.Replace(p.read("agents.d/harness/base.yaml"), "command -v grep", "echo no jsonschema >\\&2; exit 1", 1)
 	p.write("agents.d/harness/base.yaml", strings.ReplaceAll(text, "\\&", "&"), 0o644)
@@ -74,6 +76,7 @@ func TestACheckOfTheHostThatFailsEndsTheRunBeforeASandbox(t *testing.T) {
 }
 
 func TestFilesOfASkillAreReplacedAndLeftOut(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `cd "${0%/*}"; cat rules.md new/more.md >"$AGENTSH_OUTPUT_DIR/seen"; ls >>"$AGENTSH_OUTPUT_DIR/seen"`, "")
 	p.write("skills/task/rules.md", "theirs\n", 0o644)
 	p.write("skills/task/old/a.md", "old\n", 0o644)

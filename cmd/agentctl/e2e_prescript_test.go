@@ -10,6 +10,7 @@ import (
 
 // A skipped run succeeds without a sandbox, an agent and a post_script.
 func TestAPreScriptSkipsTheRun(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ name, script, reason string }{
 		{"by its output", `printf 'skipped=true\nreason=all done\ncount=3\n' >>"$FULLSEND_PRESCRIPT_OUTPUT"`, "all done"},
 		{"by its own name", `echo skipped=true >"$AGENTSH_PRESCRIPT_OUTPUT"; echo printed`, ""},
@@ -37,6 +38,7 @@ func TestAPreScriptSkipsTheRun(t *testing.T) {
 }
 
 func TestAPreScriptThatDoesNotSkip(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "pre_script: pre.sh")
 	p.write("pre.sh", "#!/bin/sh\nprintf 'skipped=false\\nchecked=42\\n' >>\"$FULLSEND_PRESCRIPT_OUTPUT\"\n"+
 		"echo ::add-mask::wonderland-7; echo token wonderland-7\n", 0o755)
@@ -56,6 +58,7 @@ func TestAPreScriptThatDoesNotSkip(t *testing.T) {
 }
 
 func TestAMisspeltSkipStartsNoAgent(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo never started", "pre_script: pre.sh")
 	p.write("pre.sh", "#!/bin/sh\necho skipped true >>\"$FULLSEND_PRESCRIPT_OUTPUT\"\n", 0o755)
 	r, code := p.run()
@@ -67,6 +70,7 @@ func TestAMisspeltSkipStartsNoAgent(t *testing.T) {
 // What the script wants hidden is in no result and on no terminal. A reason is no
 // command of a CI system.
 func TestAReasonShowsNothingThatIsHidden(t *testing.T) {
+	t.Parallel()
 	for name, script := range map[string]string{
 		"of the file":     `printf 'skipped=true\nkey=wonderland-7\nreason=no ##vso[task.x]wonderland-7 left\n' >>"$AGENTSH_PRESCRIPT_OUTPUT"`,
 		"that is printed": `echo "no ##vso[task.x]wonderland-7 left"; exit 78`,

@@ -23,6 +23,7 @@ func findingOf(r controller.Result, file, rule string) *scan.Finding {
 }
 
 func TestAnInjectionStopsARunBeforeTheSandbox(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ file, more string }{
 		"in the repository": {"repo/deep/AGENTS.md", ""},
 		"in a skill":        {"skills/task/SKILL.md", ""},
@@ -55,6 +56,7 @@ func TestAnInjectionStopsARunBeforeTheSandbox(t *testing.T) {
 }
 
 func TestFailOpenFindingsDoNotStopARun(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		more  string
 		found bool
@@ -78,6 +80,7 @@ func TestFailOpenFindingsDoNotStopARun(t *testing.T) {
 }
 
 func TestASecretDoesNotLeaveWithTheResults(t *testing.T) {
+	t.Parallel()
 	const token = "glpat-" + "x9Kq2LmZ7vTn4RbWpYs1"
 	for name, tt := range map[string]struct{ agent, more, file, rule string }{
 		"in a changed file":      {"echo key=" + token + " > new.txt", "", "files/new.txt", scan.RuleSecret},

@@ -270,6 +270,7 @@ func runExample(t *testing.T, more string, flags ...string) {
 }
 
 func TestHowAnAgentEndsDecidesTheExitCode(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name, agent, more string
 		code              int
@@ -310,6 +311,7 @@ func TestHowAnAgentEndsDecidesTheExitCode(t *testing.T) {
 }
 
 func TestAScriptIsEndedByTheTimeOfItsHarness(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		more, key string
 		code      int
@@ -329,6 +331,7 @@ func TestAScriptIsEndedByTheTimeOfItsHarness(t *testing.T) {
 }
 
 func TestADeniedAgentIsNamedWithItsRule(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "")
 	p.write(
 		"harness.yaml",
@@ -342,6 +345,7 @@ func TestADeniedAgentIsNamedWithItsRule(t *testing.T) {
 }
 
 func TestWorkOfAnAgentIsExtracted(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `
 echo two > a.txt
 mkdir -p deep/er; echo new > deep/er/file.txt
@@ -382,6 +386,7 @@ echo report > "$AGENTSH_OUTPUT_DIR/report.txt"
 // TestEveryKindOfRepositoryWorks runs in repositories that differ from the usual
 // one, and compares what comes out.
 func TestEveryKindOfRepositoryWorks(t *testing.T) {
+	t.Parallel()
 	const agent = "pwd; echo two >> a.txt; git add -A; git commit -q -m 'Change it'; echo new > new.txt"
 	tests := []struct {
 		name, setup, repo  string
@@ -425,6 +430,7 @@ func TestEveryKindOfRepositoryWorks(t *testing.T) {
 }
 
 func TestLinksThatLeadOutAreNotCommittedAsDeleted(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "git status --porcelain; echo two > a.txt; git add -A; git commit -q -m all", "")
 	for name, to := range map[string]string{"out": "/etc/hostname", "up": "../../x", "in": "a.txt", "odd\nname": "/etc/hostname"} {
 		if err := os.Symlink(to, p.path("repo/"+name)); err != nil {
@@ -446,6 +452,7 @@ func TestLinksThatLeadOutAreNotCommittedAsDeleted(t *testing.T) {
 }
 
 func TestVariablesReachOnlyTheHostOrTheSandbox(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `env > "$AGENTSH_OUTPUT_DIR/env"`, `host_files:
   - {src: tool.env, dest: /sandbox/workspace/.env.d/zz-tool.env}
 env:
@@ -482,6 +489,7 @@ post_script: post.sh`)
 }
 
 func TestAFailedValidationRepeatsTheAgent(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `
 if [ -n "${AGENTSH_FEEDBACK_FILE:-}" ]; then cat "$AGENTSH_FEEDBACK_FILE" > a.txt; fi
 echo "$AGENTSH_ITERATION" > "$AGENTSH_OUTPUT_DIR/number"`, "validation_loop: {script: validate.sh, max_iterations: 3}")
@@ -500,6 +508,7 @@ exit 1
 }
 
 func TestOutputOfAnAgentIsShownClean(t *testing.T) {
+	t.Parallel()
 	p := newFixture(
 		t,
 		`printf '\033[31mred\033[0m\n::set-env name=X::y\n##[error]z\n'; head -c 40000000 /dev/zero | tr '\0' x; echo; echo last`,
@@ -811,6 +820,7 @@ func sessionInit(supervisor int) int {
 }
 
 func TestADiskThatIsTooSmallIsOneClearLine(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "")
 	random := exec.Command("sh", "-c", "head -c 60000000 /dev/urandom > repo/big.bin")
 	random.Dir = p.dir

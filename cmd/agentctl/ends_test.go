@@ -124,6 +124,7 @@ func TestAnAgentEndsWithItsAgentctl(t *testing.T) {
 
 // A reader such as head(1) goes before the run ends.
 func TestAClosedOutputDoesNotEndARun(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo agent at work; until [ -e /sandbox/workspace/go ]; do sleep 0.05; done; seq 100; seq 100 >&2; echo two > a.txt", "")
 	cmd := p.command(p.runArgs()...)
 	read, write, err := os.Pipe()

@@ -34,11 +34,13 @@ func waitEmpty(t *testing.T, e *testenv.Engine) {
 }
 
 func TestRunsInContainersOfDocker(t *testing.T) {
+	t.Parallel()
 	testenv.Asked(t, "AGENTSH_ENGINES", "engines")
 	runsInContainers(t, testenv.Docker(t))
 }
 
 func TestRunsInContainersOfPodman(t *testing.T) {
+	t.Parallel()
 	testenv.Asked(t, "AGENTSH_ENGINES", "engines")
 	runsInContainers(t, testenv.Podman(t))
 }
@@ -174,6 +176,7 @@ func refusedByEngine(t *testing.T, e *testenv.Engine) {
 }
 
 func TestContainersThatEndAreExplained(t *testing.T) {
+	t.Parallel()
 	testenv.Asked(t, "AGENTSH_ENGINES", "engines")
 	for name, start := range map[string]func(t *testing.T) *testenv.Engine{
 		"docker": func(t *testing.T) *testenv.Engine { t.Helper(); return testenv.Docker(t) },

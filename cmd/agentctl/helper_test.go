@@ -56,6 +56,7 @@ func newHelperFixture(t *testing.T, agent string) (*fixture, *generations) {
 }
 
 func TestCredentialsOfACommandAreRenewedDuringARun(t *testing.T) {
+	t.Parallel()
 	p, g := newHelperFixture(t, `
 until curl -sS -H "Authorization: Bearer $TOKEN" PROVIDER >answer.txt 2>&1; grep -q 'generation 3' answer.txt; do sleep 0.2; done
 env >variables.txt
@@ -103,6 +104,7 @@ func (p *fixture) withoutText(text string) {
 }
 
 func TestARunGoesOnWithItsCredentialsWhileTheirCommandFails(t *testing.T) {
+	t.Parallel()
 	p, _ := newHelperFixture(t, `sleep 9; curl -sS -H "Authorization: Bearer $TOKEN" PROVIDER`)
 	p.write("counter.fails", "", 0o644)
 	out, errs, code := p.try("", p.runArgs("--agentsh-config", "config.yaml")...)
@@ -123,6 +125,7 @@ func TestARunGoesOnWithItsCredentialsWhileTheirCommandFails(t *testing.T) {
 }
 
 func TestACommandThatGivesNoCredentialEndsTheRunBeforeASandbox(t *testing.T) {
+	t.Parallel()
 	p, _ := newHelperFixture(t, "true")
 	for script, want := range map[string]struct {
 		code int

@@ -17,6 +17,7 @@ import (
 // refer to files outside their directory, control a terminal or a CI system, or
 // be files of git.
 func TestRecordsWrittenByAProgramAreDataOnly(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `
 projects="$CLAUDE_CONFIG_DIR/projects/x"
 mkdir -p "$projects/.git/hooks" "$projects/deep"
@@ -131,6 +132,7 @@ func checkText(t testing.TB, name, text string) {
 // The agent cannot write the settings that start its hooks, by any of their
 // names.
 func TestAnAgentCannotChangeItsHooks(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `
 for file in $(find /sandbox -name 'settings*.json'); do
 	echo "TRIED $file"
@@ -156,6 +158,7 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"ends"}'`, 
 // If git's checks refuse one commit, the valid commits before it are extracted,
 // and the reason is reported.
 func TestValidCommitsAreExtractedBesideARefusedOne(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `
 cd /sandbox/workspace/repo
 echo two > a.txt; git -c user.name=a -c user.email=a@b commit -qam sound
@@ -178,6 +181,7 @@ git update-ref refs/heads/main $(git -c user.name=a -c user.email=a@b commit-tre
 // A repository in the work, the output or the transcripts runs nothing on the
 // host, and the result reports it.
 func TestARepositoryThatAnAgentLeavesIsInert(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `
 evil() {
 	mkdir -p $1/objects $1/refs; echo 'ref: refs/heads/main' > $1/HEAD; : > $1/objects/x; : > $1/refs/x

@@ -9,6 +9,7 @@ import (
 // name that the harness or the agent sets. Other repositories of the sandbox have the
 // operator's name.
 func TestCommitsOfARunHaveTheNameOfTheirAuthor(t *testing.T) {
+	t.Parallel()
 	const own = `env:
   sandbox:
     GIT_AUTHOR_NAME: Agent

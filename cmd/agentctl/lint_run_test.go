@@ -113,6 +113,7 @@ func TestLintSaysFirstWhatARunRefuses(t *testing.T) {
 }
 
 func TestLintOfASoundRunLeavesNothing(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "touch /sandbox/ran", "pre_script: s.sh\npreflight_check: touch ran")
 	p.write("s.sh", "#!/bin/sh\ntouch ran\n", 0o755)
 	p.setenv = []string{"GITHUB_ACTIONS=true", "GITHUB_OUTPUT=" + p.path("workflow")}
@@ -150,6 +151,7 @@ func TestLintOfASoundRunLeavesNothing(t *testing.T) {
 }
 
 func TestLintSaysThatPinsAreMissing(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "mcp_servers: [{name: x, command: [x], pins: none.json}]")
 	out, errs, code := p.try("", "lint", "harness.yaml")
 	if code != controller.ExitConfiguration || !strings.Contains(out+errs, "none.json") || !strings.Contains(out+errs, "agentctl mcp-pins") {
@@ -159,6 +161,7 @@ func TestLintSaysThatPinsAreMissing(t *testing.T) {
 
 // TestTheServerOfTheExampleHasItsPins starts the server of examples/mcp-servers in a sandbox.
 func TestTheServerOfTheExampleHasItsPins(t *testing.T) {
+	t.Parallel()
 	testenv.Need(t, testenv.Program("/usr/bin/python3"))
 	p := newFixture(t, "true", "")
 	p.setenv = []string{"ANTHROPIC_API_KEY=key-of-the-example-11"}

@@ -9,6 +9,7 @@ import (
 
 // TestAnswersSayWhatToDo holds texts that a model reads.
 func TestAnswersSayWhatToDo(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	b.says("exec", args{"command": "true"}, "[exit status 0, no output]")
 	b.fails("exec", args{"command": "true", "dir": "/"}, `the arguments do not fit: unexpected additional properties ["dir"]`,
@@ -35,6 +36,7 @@ func TestAnswersSayWhatToDo(t *testing.T) {
 
 // TestRefusalsStandOnceInATextOfATool has the output of the command say one already.
 func TestRefusalsStandOnceInATextOfATool(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	text, _ := b.call("exec", args{"command": "cat secret/key; cat secret/key"}, false)
 	b.want(text, "rule no-secrets")
@@ -47,6 +49,7 @@ func TestRefusalsStandOnceInATextOfATool(t *testing.T) {
 
 // TestOutputsAreListedAsResources has the newest first, and none without output.
 func TestOutputsAreListedAsResources(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	first := b.says("exec", args{"command": "echo first"})["command_id"].(string)
 	b.call("exec", args{"command": "true"}, false)

@@ -26,6 +26,7 @@ func (a authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // TestARunServesItsToolsOverHTTP has clients with a token of a file and with a new one. SIGTERM has the work taken out.
 func TestARunServesItsToolsOverHTTP(t *testing.T) {
+	t.Parallel()
 	for name, own := range map[string]bool{"a token of a file": true, "a new token": false} {
 		t.Run(name, func(t *testing.T) {
 			p := newFixture(t, "exit 1", "")
@@ -89,6 +90,7 @@ func TestARunServesItsToolsOverHTTP(t *testing.T) {
 
 // TestAnOpenAddressNeedsAnExplicitFlag holds what --listen and its flags refuse, before there is a sandbox.
 func TestAnOpenAddressNeedsAnExplicitFlag(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "exit 1", "")
 	p.write("open", base64.StdEncoding.EncodeToString(make([]byte, 32)), 0o644)
 	p.write("short", "c2hvcnQ=", 0o600)

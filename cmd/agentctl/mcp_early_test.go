@@ -8,6 +8,7 @@ import (
 // TestAClientIsAnsweredBeforeItsSandboxIsThere has a sandbox that is made slowly, and then not at all. Clients that
 // wait for 5 seconds only have the tools, and their calls the reason.
 func TestAClientIsAnsweredBeforeItsSandboxIsThere(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "exit 1", "pre_script: pre.sh")
 	p.write("pre.sh", "#!/bin/sh\nwhile [ ! -e "+p.path("go")+" ]; do sleep 0.1; done\nexit 1\n", 0o755)
 	start := time.Now()

@@ -10,6 +10,7 @@ import (
 
 // TestChangesHideLines has commands delete, replace and move such files.
 func TestChangesHideLines(t *testing.T) {
+	t.Parallel()
 	for name, do := range map[string]string{
 		"deleted":     "rm locked/key",
 		"a link":      "ln -sf ../open locked/key",
@@ -36,6 +37,7 @@ func TestChangesHideLines(t *testing.T) {
 
 // TestFilesThatOpenSlowlyHoldNoTool has FIFOs without another end in a workspace.
 func TestFilesThatOpenSlowlyHoldNoTool(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	b.call("exec", args{"command": "mkfifo fifo; echo here >file"}, false)
 	b.says("changes", args{"diff": true}, "fifo", "+here\n")
@@ -46,6 +48,7 @@ func TestFilesThatOpenSlowlyHoldNoTool(t *testing.T) {
 
 // TestAnEditThatGrowsBeyondTheLimitIsRefused multiplies a file by its places.
 func TestAnEditThatGrowsBeyondTheLimitIsRefused(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	content := strings.Repeat("a", 1<<20)
 	if err := os.WriteFile(filepath.Join(b.dir, "many"), []byte(content), 0o644); err != nil {
@@ -60,6 +63,7 @@ func TestAnEditThatGrowsBeyondTheLimitIsRefused(t *testing.T) {
 
 // TestARefusedContentLeavesTheFile has git_guard refuse what the tools write: by a rename, and in place.
 func TestARefusedContentLeavesTheFile(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	b.call("exec", args{"command": "git init -q . && git config user.name somebody"}, false)
 	config := filepath.Join(b.dir, ".git", "config")

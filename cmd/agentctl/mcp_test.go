@@ -171,6 +171,7 @@ func (b *toolbox) fails(name string, in map[string]any, parts ...string) map[str
 type args = map[string]any
 
 func TestToolsRunCommandsUnderThePolicy(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	out := b.says("exec", args{"command": "echo one; echo two >&2; exit 3"}, "one\n", "two\n", "[exit status 3]")
 	if out["exit_code"] != 3.0 || out["state"] != "ended" || out["total_bytes"] != 8.0 {
@@ -197,6 +198,7 @@ func TestToolsRunCommandsUnderThePolicy(t *testing.T) {
 }
 
 func TestOutputOfACommandIsReadByOffset(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	text, out := b.call("exec", args{"command": "seq 100000"}, false)
 	b.want(text, "1\n2\n", "left out", "100000\n")
@@ -228,6 +230,7 @@ func TestOutputOfACommandIsReadByOffset(t *testing.T) {
 }
 
 func TestToolsReadWriteAndEditFiles(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	out := b.says("write", args{"path": "a/b.txt", "content": "one\ntwo\nthree\ntwo\n"}, "created", "/work/a/b.txt")
 	if out["created"] != true || out["bytes"] != 18.0 {
@@ -267,6 +270,7 @@ func TestToolsReadWriteAndEditFiles(t *testing.T) {
 }
 
 func TestToolsListAndSearch(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	b.call("exec", args{"command": "mkdir -p src/a .git && echo 'func One()' >src/a/one.go && echo 'func Two(): x' >src/two.go && echo one >src/b.txt &&" +
 		" echo func >.git/config && ln -s b.txt src/link && printf 'odd' >\"$(printf 'src/a\\nb')\" && chmod 640 src/b.txt"}, false)
@@ -292,6 +296,7 @@ func TestToolsListAndSearch(t *testing.T) {
 }
 
 func TestAPatchIsAppliedWholeOrNot(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	b.call("exec", args{"command": "printf 'one\\ntwo\\n' >a; echo old >b; echo c >c"}, false)
 	b.fails("apply_patch", args{"patch": "--- a/a\n+++ b/a\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n-new\n+newer\n"},
@@ -307,6 +312,7 @@ func TestAPatchIsAppliedWholeOrNot(t *testing.T) {
 }
 
 func TestChangesAndCheckpoints(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	b.call("write", args{"path": "a", "content": "one\n"}, false)
 	out := b.says("checkpoint", args{"name": "first"}, "checkpoint ")
@@ -328,6 +334,7 @@ func TestChangesAndCheckpoints(t *testing.T) {
 }
 
 func TestAClientSeesProgress(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var said []string
 	b := openTools(t, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
@@ -349,6 +356,7 @@ func TestAClientSeesProgress(t *testing.T) {
 
 // TestACancelledCallEndsItsCommand holds it for everything that the command started.
 func TestACancelledCallEndsItsCommand(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	var wg sync.WaitGroup
 	for range 20 {
@@ -380,6 +388,7 @@ func TestACancelledCallEndsItsCommand(t *testing.T) {
 
 // TestTheEndOfTheClientEndsTheSession ends the client in each way while a command runs.
 func TestTheEndOfTheClientEndsTheSession(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(b *toolbox){
 		"its stream": func(b *toolbox) { _ = b.session.Close() },
 		"SIGTERM":    func(b *toolbox) { _ = b.cmd.Process.Signal(syscall.SIGTERM) },
@@ -395,6 +404,7 @@ func TestTheEndOfTheClientEndsTheSession(t *testing.T) {
 }
 
 func TestSchemasHaveOneTypeEach(t *testing.T) {
+	t.Parallel()
 	b := openTools(t, nil)
 	for tool, err := range b.session.Tools(context.Background(), nil) {
 		if err != nil {
@@ -442,6 +452,7 @@ func serveRun(p *fixture, flags ...string) *toolbox {
 // TestARunServesItsTools works in a sandbox by tools, and takes the work out in each way in which
 // a client ends.
 func TestARunServesItsTools(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(b *toolbox){
 		"its stream": func(b *toolbox) { _ = b.session.Close() },
 		"SIGTERM":    func(b *toolbox) { _ = b.cmd.Process.Signal(syscall.SIGTERM) },

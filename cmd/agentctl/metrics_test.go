@@ -58,10 +58,7 @@ func TestPrometheusSeesABatch(t *testing.T) {
 	p := newBatchFixture(t, waiting, "")
 	p.writeBatch(3, "caps: {runs: 2}")
 	g := p.startAs("started harness-1", []string{"batch", "batch.yaml", "--metrics", "127.0.0.1:0"})
-	at := metricsURL.FindString(g.errs.String())
-	if at == "" {
-		t.Fatalf("no address: %s", g.errs.String())
-	}
+	at := g.errs.find(t, metricsURL)
 	all := scraped(t, at)
 	for _, c := range []struct {
 		family, label string
@@ -88,6 +85,7 @@ func TestPrometheusSeesABatch(t *testing.T) {
 
 // The address of the configuration may be taken, as by another batch: this one goes on without.
 func TestABatchGoesOnWithoutMetrics(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo two > a.txt", "")
 	taken := newRequests(t)
 	p.write("batch.yaml", "name: one\nmatrix: {harness: harness.yaml, repo: repo}\n", 0o644)
@@ -100,6 +98,7 @@ func TestABatchGoesOnWithoutMetrics(t *testing.T) {
 }
 
 func TestMistakesInTheSettingsOfMetricsAreNamed(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "")
 	taken := newRequests(t)
 	p.write("batch.yaml", "name: one\nmatrix: {harness: harness.yaml, repo: repo}\n", 0o644)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestNamesThatAreNotUTF8ComeOutAsTheyAre(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `printf 2 >>"$(printf 'mod\377')"; rm "$(printf 'gone\376')"; mkdir "$(printf 'd\375')"
 printf new >"$(printf 'd\375/new\374')"; mv "$(printf 'old\373')" "$(printf 'moved\372')"
 ln -s "$(printf 'mod\377')" "$(printf 'link\371')"; printf text >'te\xffxt'

@@ -45,6 +45,7 @@ func confined(t *testing.T, agent, more string) (*fixture, *openshelldouble.Doub
 // TestARunInsideOfOpenShellIsWhole goes all the way: a sandbox is made, ready and filled, the agent works below the listener, the
 // filters and the Landlock domain that the rendered policy makes, and what it made comes out.
 func TestARunInsideOfOpenShellIsWhole(t *testing.T) {
+	t.Parallel()
 	const agent = `echo "$INJECTED $(type -t kill) $HTTPS_PROXY" >&2
 echo two > a.txt; git commit -q -a -m two; echo more > b.txt
 echo report > "$AGENTSH_OUTPUT_DIR/report.txt"

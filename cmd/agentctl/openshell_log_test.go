@@ -35,6 +35,7 @@ func (p *fixture) onlyRecord() (r controller.Result, dir string) {
 
 // TestARunHasTheLogOfOpenShell has a denial whose text tries to forge a line of the summary.
 func TestARunHasTheLogOfOpenShell(t *testing.T) {
+	t.Parallel()
 	p, d := atOpenShell(t, `echo x >a.txt`, ", "+given)
 	const forged = "NET:OPEN [MED] DENIED /usr/bin/x\nbranch main(64) -> h.example:443 [policy:- engine:opa]"
 	d.Log(openshelldouble.LogLine("INFO", "openshell_sandbox", "Starting sandbox"), openshelldouble.LogLine("OCSF", "ocsf", forged))
@@ -59,6 +60,7 @@ func TestARunHasTheLogOfOpenShell(t *testing.T) {
 
 // TestASandboxThatDiesLeavesTheLogOfOpenShell has one that ends by itself, and one that somebody deletes with its log.
 func TestASandboxThatDiesLeavesTheLogOfOpenShell(t *testing.T) {
+	t.Parallel()
 	for kind, end := range map[sandbox.EndKind]func(*openshelldouble.Double, string){
 		sandbox.EndDied:    func(d *openshelldouble.Double, name string) { d.End(name, pb.SandboxPhase_SANDBOX_PHASE_ERROR) },
 		sandbox.EndRemoved: func(d *openshelldouble.Double, name string) { d.Lose(name) },

@@ -16,6 +16,7 @@ import (
 
 // TestRunsByOpenShellsProgram has a gateway of 0.0.83, which is found as its program finds it.
 func TestRunsByOpenShellsProgram(t *testing.T) {
+	t.Parallel()
 	testenv.Need(t, testenv.Program("ssh"))
 	d := openshelldouble.New(t)
 	of := d.Program("0.0.83")

@@ -27,6 +27,7 @@ const given = "without: [baseline_files, binary_descendants, commands, env, file
 	"path_readings, private_addresses, resource_limits, signals, unix_sockets]"
 
 func TestRunsAtADoubleOfOpenShell(t *testing.T) {
+	t.Parallel()
 	p, d := atOpenShell(t, `env >a.txt; git commit -qam changed`, ", "+given)
 	r, code := p.run()
 	if code != 0 || r.Backend != "openshell" || r.Image == nil || r.Image.Name != openshelldouble.Image || len(r.Commits) != 1 {
@@ -51,6 +52,7 @@ func TestRunsAtADoubleOfOpenShell(t *testing.T) {
 }
 
 func TestAPolicyThatOpenShellCannotHoldIsRefused(t *testing.T) {
+	t.Parallel()
 	p, d := atOpenShell(t, "true", "")
 	r, code := p.run()
 	if code == 0 || r.Error == nil || !strings.Contains(r.Error.Message, "OpenShell cannot hold the policy") ||
@@ -69,6 +71,7 @@ func TestAPolicyThatOpenShellCannotHoldIsRefused(t *testing.T) {
 
 // TestTheStartOfAGatewayIsConfigured has no run: each is refused before.
 func TestTheStartOfAGatewayIsConfigured(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "image: "+openshelldouble.Image+"\nbackend: openshell\n")
 	p.setenv = append(p.setenv, "XDG_CONFIG_HOME="+p.path("config"))
 	const address = "gateway: 'http://127.0.0.1:1'"
@@ -91,6 +94,7 @@ func TestTheStartOfAGatewayIsConfigured(t *testing.T) {
 
 // TestCredentialsOfARunAreThoseOfOpenShell: a provider of the harness becomes one of the gateway.
 func TestCredentialsOfARunAreThoseOfOpenShell(t *testing.T) {
+	t.Parallel()
 	const secret, theirs = realValue, "openshell:resolve:env:v1_API_TOKEN"
 	for _, tt := range []struct {
 		name, setting, credentials string

@@ -95,7 +95,7 @@ func TestAPrometheusServerScrapes(t *testing.T) {
 	p.listeningWith("--metrics", "127.0.0.1:0", "--metrics-token", p.path("token"))
 	p.writeBatch(3, "caps: {runs: 2}")
 	g := p.startAs("started harness-1", append([]string{"batch", "batch.yaml", "--metrics", "127.0.0.1:0"}, p.place...))
-	of := metricsURL.FindString(g.errs.String())
+	of := g.errs.find(t, metricsURL)
 	host := func(at string) string { return strings.Split(at, "/")[2] }
 	s := p.startPrometheus(fmt.Sprintf(`global: {scrape_interval: 1s}
 scrape_configs:

@@ -66,6 +66,7 @@ func (p *fixture) elsewhere() *fixture {
 }
 
 func TestARunElsewhereLeavesWhatALocalRunLeaves(t *testing.T) {
+	t.Parallel()
 	const agent = `echo two > a.txt; git commit -q -a -m two; echo more > b.txt; kill -TERM 1; echo "$SAID" >&2; ln -s a.txt link
 cat /etc/shadow; printf x > "$(printf 'odd\n\303')"; echo report > "$AGENTSH_OUTPUT_DIR/report.txt"`
 	const more = "env: {sandbox: {SAID: hello}}\npre_script: ok.sh"
@@ -122,6 +123,7 @@ cat /etc/shadow; printf x > "$(printf 'odd\n\303')"; echo report > "$AGENTSH_OUT
 }
 
 func TestOperatorsEnterASandboxElsewhere(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo waiting; until [ -e /sandbox/workspace/go ]; do sleep 0.1; done", "").elsewhere()
 	run := p.startAs("| waiting", p.runArgs())
 	if out, errs, code := p.try("", "sandbox", "exec", "latest", "--", "cat", "a.txt"); code != 0 || out != "one\n" {
@@ -165,6 +167,7 @@ func TestAControllerThatIsKilledLeavesNothingElsewhere(t *testing.T) {
 
 // A place may have several addresses. A live run is not collected by another one.
 func TestALiveRunIsNotCollectedUnderAnotherAddress(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo waiting; until [ -e /sandbox/workspace/go ]; do sleep 0.1; done", "").elsewhere()
 	run := p.startAs("| waiting", p.runArgs())
 	other := "exec:env " + strings.TrimPrefix(p.place[3], "exec:")
@@ -181,6 +184,7 @@ func TestALiveRunIsNotCollectedUnderAnotherAddress(t *testing.T) {
 }
 
 func TestAHarnessSaysWhereItsSandboxIs(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "backend: exec\nconnect: exec:sh carrier").elsewhere()
 	carrier := strings.TrimPrefix(p.place[3], "exec:")
 	p.write("carrier", "touch used; exec "+carrier+"\n", 0o644)
@@ -224,6 +228,7 @@ func TestAHarnessSaysWhereItsSandboxIs(t *testing.T) {
 }
 
 func TestGCAsksThePlaceWhatIsLeft(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "").elsewhere()
 	if _, code := p.run(); code != 0 {
 		t.Fatal(code)
@@ -271,6 +276,7 @@ func TestARunWhoseSupervisorElsewhereIsKilledFailsAndKeepsItsAuditLog(t *testing
 }
 
 func TestARunGoesOnOverStreamsThatBreak(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, `for i in $(seq 30); do echo $i; seq 20000; sleep 0.1; done > "$AGENTSH_OUTPUT_DIR/all"
 echo two > a.txt; git commit -q -a -m two; cat "$AGENTSH_OUTPUT_DIR/all" | tail -n 40000`, "").elsewhere()
 	// Each stream is killed after a time, wherever it is.
@@ -301,6 +307,7 @@ echo two > a.txt; git commit -q -a -m two; cat "$AGENTSH_OUTPUT_DIR/all" | tail 
 }
 
 func TestWrongPlacesAreRefusedAtOnce(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "")
 	for _, tt := range []struct {
 		flags []string
@@ -325,6 +332,7 @@ func TestWrongPlacesAreRefusedAtOnce(t *testing.T) {
 // A run has one stream. It is opened while the repository is cloned, but not before programs of the operator,
 // which may make the place reachable.
 func TestARunReachesItsPlaceOnce(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, harness, script, want string
 		code                        int

@@ -51,6 +51,7 @@ func matches(got, want []string) bool {
 
 // TestTheRunsPageIsTrue writes the files of doc/runs.md and runs its commands.
 func TestTheRunsPageIsTrue(t *testing.T) {
+	t.Parallel()
 	testenv.Need(t, testenv.Program("ssh"), testenv.Program("scp"))
 	p := newFixture(t, "", "")
 	p.write("policy.yaml", p.read("policy.yaml")+"\nssh: {sessions: true}\n", 0o644)

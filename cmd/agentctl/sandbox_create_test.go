@@ -50,6 +50,7 @@ func object[T any](p *fixture, args ...string) (v T) {
 
 // TestASandboxWithoutARun is made, used and deleted by single commands, on each kind of backend.
 func TestASandboxWithoutARun(t *testing.T) {
+	t.Parallel()
 	for name, at := range map[string]func(*fixture) *fixture{
 		"local": func(p *fixture) *fixture { return p }, "exec": (*fixture).elsewhere, "socket": (*fixture).listening,
 	} {

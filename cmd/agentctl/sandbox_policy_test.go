@@ -10,6 +10,7 @@ import (
 
 // TestASandboxSaysWhatThePolicyRefused has a command start what the policy refuses.
 func TestASandboxSaysWhatThePolicyRefused(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "exit 1", "")
 	p.must("sandbox", "create", "--policy", "policy.yaml")
 	for range 2 {
@@ -31,6 +32,7 @@ func TestASandboxSaysWhatThePolicyRefused(t *testing.T) {
 
 // TestThePoliciesOfThePackagesMakeSandboxes uses each that judges a workspace.
 func TestThePoliciesOfThePackagesMakeSandboxes(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "exit 1", "")
 	for _, name := range []string{"agent-sandbox", "agent-strict", "default"} {
 		file, err := filepath.Abs("../../packaging/policies/" + name + ".yaml")
@@ -47,6 +49,7 @@ func TestThePoliciesOfThePackagesMakeSandboxes(t *testing.T) {
 
 // TestASandboxThatCannotBeMadeSaysWhatToWrite holds that nobody reads of the harness that agentctl makes.
 func TestASandboxThatCannotBeMadeSaysWhatToWrite(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "exit 1", "")
 	for want, flags := range map[string][]string{
 		"--image NAME": {"--policy", "policy.yaml", "--backend", "docker"},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -42,14 +43,42 @@ type going struct {
 
 // messages are what a program prints. They may be read while it prints more.
 type messages struct {
-	mu  sync.Mutex
-	all bytes.Buffer
+	mu    sync.Mutex
+	all   bytes.Buffer
+	wrote chan struct{} // closed by the next write; nil: nobody waits
 }
 
 func (m *messages) Write(p []byte) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.wrote != nil {
+		close(m.wrote)
+		m.wrote = nil
+	}
 	return m.all.Write(p)
+}
+
+// find waits until something that matches is printed, and returns it.
+func (m *messages) find(t testing.TB, what *regexp.Regexp) string {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		m.mu.Lock()
+		found := what.FindString(m.all.String())
+		if m.wrote == nil {
+			m.wrote = make(chan struct{})
+		}
+		wrote := m.wrote
+		m.mu.Unlock()
+		if found != "" {
+			return found
+		}
+		select {
+		case <-wrote:
+		case <-limit:
+			t.Fatalf("it did not print %s:\n%s", what, m)
+		}
+	}
 }
 
 func (m *messages) String() string {
@@ -114,6 +143,7 @@ func (p *fixture) try(stdin string, args ...string) (out, errs string, code int)
 }
 
 func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, waiting, "")
 	g := p.start("agent at work")
 	var list []sandboxcmd.SandboxJSON

@@ -13,6 +13,7 @@ import (
 
 // TestTheSandboxesPageIsTrue runs the commands of doc/sandboxes.md, and holds that it names every method.
 func TestTheSandboxesPageIsTrue(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "", "")
 	commands := 0
 	for _, f := range fencesOf(t, "../../doc/sandboxes.md") {
@@ -37,6 +38,7 @@ func TestTheSandboxesPageIsTrue(t *testing.T) {
 
 // TestSolutionsAreGradedInParallel runs the example.
 func TestSolutionsAreGradedInParallel(t *testing.T) {
+	t.Parallel()
 	testenv.Need(t, testenv.Program("python3"))
 	p := newFixture(t, "", "")
 	client, err := os.ReadFile("../../examples/sandboxes/agentsh_sandboxes.py")

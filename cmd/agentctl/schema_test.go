@@ -78,6 +78,7 @@ func TestEverySchemaIsOne(t *testing.T) {
 }
 
 func TestTheSchemaOfResultsDescribesEveryField(t *testing.T) {
+	t.Parallel()
 	var s jsonschema.Schema
 	if err := json.Unmarshal(printed(t, newSchemaCommand(), "result"), &s); err != nil {
 		t.Fatal(err)

@@ -41,6 +41,7 @@ network_rules:
 // and of its file server. It also covers every file that the sandbox has or
 // shows.
 func TestTheSandboxNeverHoldsACredential(t *testing.T) {
+	t.Parallel()
 	const work = `curl -sS -H "Authorization: Bearer $TOKEN" PROVIDER >answer.txt 2>&1
 exec 3<answer.txt
 python3 -c 'import os, time; kept = open("answer.txt").read() + os.environ["TOKEN"]; print("agent at work", flush=True); time.sleep(1000)' &

@@ -199,6 +199,7 @@ func (e *entered) killedBySSH(t *testing.T) {
 }
 
 func TestNobodyEntersASandboxBySSHByDefault(t *testing.T) {
+	t.Parallel()
 	e := enter(t, "")
 	for _, args := range [][]string{{"box", "true"}, {"-T", "box"}, {"-s", "box", "sftp"}} {
 		_, errs, code := e.ssh(strings.NewReader(""), "ssh", args...)
@@ -225,6 +226,7 @@ accept(tcp)
 `
 
 func TestForwardedConnectionsFollowTheRules(t *testing.T) {
+	t.Parallel()
 	testenv.Need(t, testenv.Program("/usr/bin/python3"), testenv.Program("curl"))
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "web\n") }))
 	t.Cleanup(web.Close)

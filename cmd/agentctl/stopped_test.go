@@ -26,6 +26,7 @@ func (g *going) supervisor() int {
 // The supervisor, the run or the client of an operator is stopped and continued. The
 // operator's commands lose nothing. AGENTSH_PAUSE makes the pause longer, as in "30s".
 func TestAnOperatorsCommandOutlastsAStoppedProcess(t *testing.T) {
+	t.Parallel()
 	pause := time.Second
 	if text := os.Getenv("AGENTSH_PAUSE"); text != "" {
 		var err error

@@ -9,6 +9,7 @@ import (
 // TestTheTelemetryPageIsTrue runs the commands of doc/telemetry.md. The collector of the page is a
 // double at another port.
 func TestTheTelemetryPageIsTrue(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo two > a.txt", "")
 	c := newRequests(t)
 	commands := 0

@@ -46,6 +46,7 @@ func closedPort(t testing.TB) string {
 }
 
 func TestARunIsExported(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo two > a.txt; cat /etc/shadow; exit 0", "")
 	c := newRequests(t)
 	p.write("headers", "# of the collector\nAuthorization: Bearer secret-of-the-collector\n", 0o600)
@@ -78,6 +79,7 @@ func TestARunIsExported(t *testing.T) {
 
 // The collector of agentctl.yaml is away: the run is as it would be without, and says what was not sent.
 func TestACollectorThatIsAwayChangesNoRun(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo two > a.txt", "")
 	away := closedPort(t)
 	p.write("config/agentsh/agentctl.yaml", "otlp: {url: '"+away+"'}\n", 0o644)
@@ -92,6 +94,7 @@ func TestACollectorThatIsAwayChangesNoRun(t *testing.T) {
 }
 
 func TestTheRunsOfABatchAreExported(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "echo two > a.txt", "")
 	c := newRequests(t)
 	p.write("batch.yaml", "version: 1\nname: two\nmatrix: {harness: harness.yaml, repo: repo, vars: {N: ['1', '2']}}\n", 0o644)
@@ -110,6 +113,7 @@ func TestTheRunsOfABatchAreExported(t *testing.T) {
 }
 
 func TestMistakesInTheSettingsOfTheExportAreNamed(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "true", "")
 	p.write("headers", "Authorization: x\nsecret value without a colon\n", 0o600)
 	for _, c := range []struct{ args, want string }{

@@ -11,6 +11,7 @@ import (
 // TestTheTrashOfARunComesOutAndIsRestored: what the agent deleted and wrote over
 // is in the results, with its manifest.
 func TestTheTrashOfARunComesOutAndIsRestored(t *testing.T) {
+	t.Parallel()
 	t.Run("local", func(t *testing.T) { trashOfARun(t, false) })
 	t.Run("elsewhere", func(t *testing.T) { trashOfARun(t, true) })
 }
@@ -77,6 +78,7 @@ func trashOfARun(t *testing.T, elsewhere bool) {
 
 // TestARunWithoutATrashHasNoDirectoryForIt in its results.
 func TestARunWithoutATrashHasNoDirectoryForIt(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "rm a.txt", "")
 	if r, code := p.run(); code != 0 || r.Trashed != 0 {
 		t.Fatalf("exit %d: %+v", code, r)

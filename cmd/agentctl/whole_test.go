@@ -54,6 +54,7 @@ func (p *fixture) below() {
 }
 
 func TestARunBelowAnotherSupervisorIsWhole(t *testing.T) {
+	t.Parallel()
 	const agent = `echo "$INJECTED $SAID $(type -t kill)" >&2
 echo two > a.txt; git commit -q -a -m two; echo more > b.txt; rm gone.txt
 echo report > "$AGENTSH_OUTPUT_DIR/report.txt"
@@ -118,6 +119,7 @@ func (p *fixture) readFile(name string) string {
 
 // The harness that test/platforms/openshell.sh runs at the real one.
 func TestTheProbesForOpenShellAreStopped(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "false", "")
 	if err := os.CopyFS(p.path("smoke"), os.DirFS("../../test/platforms/openshell")); err != nil {
 		t.Fatal(err)
