@@ -104,6 +104,8 @@ type Runner struct {
 	Dir     string         // where commands start
 	Refused *tools.Refused // nil: results have no refusals besides that of the command itself
 	ID      func() string  // makes request ids; nil: ones of this package
+
+	room func(bytes int) error // is asked before so much output is kept; nil: it is
 }
 
 // Run runs a command and waits for its end. The streams get the whole output as it comes, besides what is in
@@ -123,7 +125,7 @@ func (r Runner) Run(ctx context.Context, c Command, s sandbox.Streams) (Result, 
 		most = defaultOutput
 	}
 	start := time.Now()
-	out, errs := &head{most: most, to: s.Stdout}, &head{most: most, to: s.Stderr}
+	out, errs := &head{most: most, to: s.Stdout, room: r.room}, &head{most: most, to: s.Stderr, room: r.room}
 	in := s.Stdin
 	if in == nil {
 		in = c.stdin()
@@ -189,12 +191,19 @@ type head struct {
 	most int
 	cut  bool
 	to   io.Writer
+	room func(bytes int) error
 }
 
 func (h *head) Write(p []byte) (int, error) {
-	room := h.most - h.Len()
-	h.Buffer.Write(p[:min(len(p), room)])
-	h.cut = h.cut || len(p) > room
+	left := h.most - h.Len()
+	kept := p[:min(len(p), left)]
+	if h.room != nil && len(kept) > 0 {
+		if err := h.room(len(kept)); err != nil {
+			return 0, err
+		}
+	}
+	h.Buffer.Write(kept)
+	h.cut = h.cut || len(p) > left
 	if h.to == nil {
 		return len(p), nil
 	}
@@ -210,8 +219,27 @@ func (h *head) text() (string, []byte) {
 		}
 		data = data[:len(data)-1]
 	}
-	if utf8.Valid(data) {
+	if asText(data) {
 		return string(data), nil
 	}
 	return "", h.Bytes()
+}
+
+// asText reports whether bytes stand in JSON as a text: UTF-8, but no long one of which JSON makes more than twice as many.
+func asText(data []byte) bool {
+	if !utf8.Valid(data) {
+		return false
+	}
+	more := 0
+	for i := 0; len(data) > smallFile && i < len(data); i++ {
+		switch c := data[i]; c {
+		case '"', '\\', '\b', '\f', '\n', '\r', '\t':
+			more++
+		default:
+			if c < ' ' {
+				more += len(`\u0000`) - 1
+			}
+		}
+	}
+	return more <= len(data)
 }

@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/wire"
@@ -19,6 +18,7 @@ import (
 type request struct {
 	id     json.RawMessage
 	params json.RawMessage
+	room   *room // of the answer
 }
 
 // errParams is in the chain of errors about parameters.
@@ -200,7 +200,7 @@ func inBox[P any](
 			return nil, err
 		}
 		defer b.Use()()
-		return do(ctx, b, p, output{s, r.id})
+		return do(ctx, b, p, output{s, r.id, r.room})
 	}
 }
 
@@ -218,18 +218,24 @@ type content struct {
 	Data []byte `json:"data_base64,omitempty"`
 }
 
-func read(ctx context.Context, b *Box, p readParams, _ output) (any, error) {
+func read(ctx context.Context, b *Box, p readParams, out output) (any, error) {
 	if p.Max < 0 || p.Max > maxFile {
 		return nil, fmt.Errorf("%w: max_bytes: 0 to %d", errParams, maxFile)
 	}
 	if p.Max == 0 {
 		p.Max = maxFile
 	}
-	data, err := b.Held.Box.ReadFile(ctx, b.path(p.Path), p.Max)
+	data, err := b.Held.Box.ReadFile(ctx, b.path(p.Path), min(p.Max, smallFile))
+	if of := (*wire.Error)(nil); errors.As(err, &of) && of.Code == wire.CodeLimit && p.Max > smallFile {
+		if err := out.room.turn(ctx); err != nil {
+			return nil, err
+		}
+		data, err = b.Held.Box.ReadFile(ctx, b.path(p.Path), p.Max)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if utf8.Valid(data) {
+	if asText(data) {
 		return content{Text: string(data)}, nil
 	}
 	return content{Data: data}, nil
@@ -294,18 +300,21 @@ type file struct {
 	Mtime time.Time `json:"mtime"`
 }
 
-func files(ctx context.Context, b *Box, p pathParams, _ output) (any, error) {
+func files(ctx context.Context, b *Box, p pathParams, out output) (any, error) {
 	list, err := b.Held.Box.List(ctx, b.path(p.Path))
 	if err != nil {
 		return nil, err
 	}
-	out := []file{}
+	all := []file{}
 	for _, f := range list {
-		out = append(out, file{f.Name, f.Type, f.Size, f.Mode, f.ModTime})
+		if err := out.room.take(entryRoom + len(f.Name)); err != nil {
+			return nil, err
+		}
+		all = append(all, file{f.Name, f.Type, f.Size, f.Mode, f.ModTime})
 	}
 	return struct {
 		Files []file `json:"files"`
-	}{out}, nil
+	}{all}, nil
 }
 
 type copyParams struct {
@@ -350,15 +359,15 @@ type Change struct {
 	Without string `json:"without,omitempty"` // why there are no lines
 }
 
-func changes(ctx context.Context, b *Box, p changesParams, _ output) (any, error) {
+func changes(ctx context.Context, b *Box, p changesParams, out output) (any, error) {
 	var list []Change
 	var err error
 	if p.Lines {
-		list, err = History{b.Held.Box}.changes(ctx, wire.HistoryRequest{Changes: true})
+		list, err = History{b.Held.Box, out.room}.changes(ctx, wire.HistoryRequest{Changes: true})
 	} else {
 		err = b.Held.Box.EachChange(ctx, func(c wire.Change) error {
 			list = append(list, Change{Change: c})
-			return nil
+			return out.room.change(&list[len(list)-1])
 		})
 	}
 	return changed(list), err
@@ -372,36 +381,39 @@ func changed(list []Change) any {
 }
 
 // History has the states of the files of a sandbox.
-type History struct{ Box sandbox.Executor }
+type History struct {
+	Box  sandbox.Executor
+	room *room // of the changes; nil: any
+}
 
 // ask sends a request about states.
-func (h History) ask(ctx context.Context, r wire.HistoryRequest, fn func(wire.HistoryEntry)) error {
+func (h History) ask(ctx context.Context, r wire.HistoryRequest, fn func(wire.HistoryEntry) error) error {
 	of, has := h.Box.(interface {
 		History(ctx context.Context, r wire.HistoryRequest, fn func(wire.HistoryEntry) error) error
 	})
 	if !has {
 		return errors.New("the sandbox remembers no states of its files")
 	}
-	return of.History(ctx, r, func(e wire.HistoryEntry) error {
-		fn(e)
-		return nil
-	})
+	return of.History(ctx, r, fn)
 }
 
 func (h History) changes(ctx context.Context, r wire.HistoryRequest) (list []Change, err error) {
-	err = h.ask(ctx, r, func(e wire.HistoryEntry) {
-		if e.Change != nil {
-			list = append(list, Change{Change: *e.Change, Lines: e.Lines, Without: e.Without})
+	err = h.ask(ctx, r, func(e wire.HistoryEntry) error {
+		if e.Change == nil {
+			return nil
 		}
+		list = append(list, Change{Change: *e.Change, Lines: e.Lines, Without: e.Without})
+		return h.room.change(&list[len(list)-1])
 	})
 	return list, err
 }
 
 func (h History) checkpoints(ctx context.Context, r wire.HistoryRequest) (list []wire.Checkpoint, err error) {
-	err = h.ask(ctx, r, func(e wire.HistoryEntry) {
+	err = h.ask(ctx, r, func(e wire.HistoryEntry) error {
 		if e.Checkpoint != nil {
 			list = append(list, *e.Checkpoint)
 		}
+		return nil
 	})
 	return list, err
 }
@@ -430,7 +442,7 @@ func (h History) Rollback(ctx context.Context, id string) ([]Change, error) {
 
 // Forget forgets snapshots.
 func (h History) Forget(ctx context.Context, ids ...string) error {
-	return h.ask(ctx, wire.HistoryRequest{Delete: ids}, func(wire.HistoryEntry) {})
+	return h.ask(ctx, wire.HistoryRequest{Delete: ids}, func(wire.HistoryEntry) error { return nil })
 }
 
 type snapshotParams struct {
@@ -438,11 +450,11 @@ type snapshotParams struct {
 }
 
 func snapshot(ctx context.Context, b *Box, p snapshotParams, _ output) (any, error) {
-	return History{b.Held.Box}.Create(ctx, p.Name)
+	return History{Box: b.Held.Box}.Create(ctx, p.Name)
 }
 
 func snapshots(ctx context.Context, b *Box, _ none, _ output) (any, error) {
-	list, err := History{b.Held.Box}.List(ctx)
+	list, err := History{Box: b.Held.Box}.List(ctx)
 	return struct {
 		Snapshots []wire.Checkpoint `json:"snapshots"`
 	}{append([]wire.Checkpoint{}, list...)}, err
@@ -452,11 +464,14 @@ type rollbackParams struct {
 	ID string `json:"id"`
 }
 
-func rollback(ctx context.Context, b *Box, p rollbackParams, _ output) (any, error) {
+func rollback(ctx context.Context, b *Box, p rollbackParams, out output) (any, error) {
 	if p.ID == "" {
 		return nil, fmt.Errorf("%w: id: that of a snapshot", errParams)
 	}
-	list, err := History{b.Held.Box}.Rollback(ctx, p.ID)
+	list, err := History{b.Held.Box, out.room}.Rollback(ctx, p.ID)
+	if errors.Is(err, errRoom) {
+		err = fmt.Errorf("the files are what they were at %.40q, but what changed does not fit into the answer: %w", p.ID, err)
+	}
 	return changed(list), err
 }
 

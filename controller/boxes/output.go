@@ -17,11 +17,21 @@ type execParams struct {
 }
 
 func exec(ctx context.Context, b *Box, p execParams, out output) (any, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	commands := b.Commands
+	commands.room = func(n int) error {
+		err := out.room.take(n)
+		if err != nil {
+			cancel(err) // ends the command with what it started
+		}
+		return err
+	}
 	switch {
 	case p.Window < 0 || p.Window > 0 && !p.Stream:
 		return nil, fmt.Errorf("%w: window_bytes: with stream, and at least 1", errParams)
 	case !p.Stream:
-		return b.Commands.Run(ctx, p.Command, sandbox.Streams{})
+		return commands.Run(ctx, p.Command, sandbox.Streams{})
 	}
 	var w *window
 	if p.Window > 0 {
@@ -36,13 +46,14 @@ func exec(ctx context.Context, b *Box, p execParams, out output) (any, error) {
 			return nil
 		}
 	}
-	return b.Commands.Run(ctx, p.Command, sandbox.Streams{Stdout: to("stdout"), Stderr: to("stderr")})
+	return commands.Run(ctx, p.Command, sandbox.Streams{Stdout: to("stdout"), Stderr: to("stderr")})
 }
 
 // output sends the output of a command that a request started.
 type output struct {
 	server *Server
 	id     json.RawMessage // of the request
+	room   *room           // of its answer
 }
 
 func (o output) send(stream string, data []byte) {

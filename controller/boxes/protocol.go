@@ -2,6 +2,7 @@ package boxes
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,7 +20,7 @@ const Protocol = 1
 const (
 	maxLine  = 96 << 20  // bytes of one message: a file of 64 MiB in base64
 	maxHeld  = 256 << 20 // bytes of the messages of all calls that run
-	maxCalls = 256       // that run at a time
+	maxCalls = 256       // that run at a time, and whose answers the client has not read
 	maxDepth = 64        // of nested objects and lists in a message
 )
 
@@ -33,8 +34,11 @@ type Config struct {
 // Server serves sandboxes to one client, by JSON-RPC 2.0 with one message a line. All sandboxes end with
 // the stream.
 type Server struct {
-	cfg Config
-	out *client
+	cfg      Config
+	out      *client
+	rooms    *rooms        // of answers
+	slots    chan struct{} // has an element for each call that runs or whose answer is not sent
+	encoding chan struct{} // has an element while an answer is encoded and sent
 
 	state sync.Mutex
 	ended bool // no call begins any more
@@ -99,7 +103,11 @@ var errEnded = errors.New("the stream of the client has ended")
 // Serve serves a client until in ends or ctx does, and deletes its sandboxes. The error is that of the
 // stream, or of a sandbox that could not be deleted.
 func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
-	s := &Server{cfg: cfg, out: newClient(out), boxes: map[string]*Box{}, calls: map[string]*call{}}
+	return newServer(cfg).serve(ctx, in, out)
+}
+
+func (s *Server) serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	s.out = newClient(out)
 	calls, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	read := make(chan error, 1)
 	go func() { read <- s.read(calls, in) }() // ends with in, or with the process
@@ -118,6 +126,13 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	s.ends.Wait()
 	s.out.flush()
 	return err
+}
+
+func newServer(cfg Config) *Server {
+	return &Server{
+		cfg: cfg, rooms: newRooms(), slots: make(chan struct{}, 2*maxCalls), encoding: make(chan struct{}, 1),
+		boxes: map[string]*Box{}, calls: map[string]*call{},
+	}
 }
 
 // read reads messages until the stream ends.
@@ -186,21 +201,26 @@ func (s *Server) take(ctx context.Context, line []byte) {
 		return
 	}
 	key := string(m.ID)
+	s.slots <- struct{}{} // a client that does not read its answers is not read either
 	ctx, cancel := context.WithCancelCause(ctx)
 	if err := s.begin(key, len(line), cancel); err != nil {
 		cancel(nil)
+		<-s.slots
 		s.fail(m.ID, codeRequest, err)
 		return
 	}
 	go func() { // Serve waits for it
 		defer s.wg.Done()
-		reply := s.answer(ctx, m)
+		defer func() { <-s.slots }()
+		holds := &room{of: s.rooms}
+		defer holds.leave()
+		reply := s.answer(ctx, m, holds)
 		s.state.Lock()
 		delete(s.calls, key) // the client may use the id again once it has the answer
 		s.held -= len(line)
 		s.state.Unlock()
 		cancel(nil)
-		s.send(reply)
+		s.reply(reply)
 	}()
 }
 
@@ -281,12 +301,12 @@ func (s *Server) window(id json.RawMessage, most int64) *window {
 }
 
 // answer runs a method and returns its answer.
-func (s *Server) answer(ctx context.Context, m message) answer {
+func (s *Server) answer(ctx context.Context, m message, holds *room) answer {
 	call, known := methods[m.Method]
 	if !known {
 		return failed(m.ID, codeMethod, fmt.Errorf("there is no method %.60q", m.Method))
 	}
-	result, err := call(s, ctx, request{id: m.ID, params: m.Params})
+	result, err := call(s, ctx, request{id: m.ID, params: m.Params, room: holds})
 	switch {
 	case err == nil:
 		return answer{ID: m.ID, Result: result}
@@ -317,14 +337,30 @@ func failed(id json.RawMessage, code int, err error) answer {
 	return answer{ID: id, Error: e}
 }
 
+// reply sends the answer of a call. One is encoded at a time: it may be large.
+func (s *Server) reply(a answer) {
+	s.encoding <- struct{}{}
+	defer func() { <-s.encoding }()
+	s.send(a)
+}
+
 // send sends a message. A client that has gone gets none; its stream ends the server.
 func (s *Server) send(a answer) {
 	a.Version = "2.0"
-	data, err := json.Marshal(a)
+	data, err := encode(a)
 	if err != nil {
-		data, _ = json.Marshal(answer{Version: "2.0", ID: a.ID, Error: &rpcError{Code: codeFailed, Message: err.Error()}})
+		data, _ = encode(answer{Version: "2.0", ID: a.ID, Error: &rpcError{Code: codeFailed, Message: err.Error()}})
 	}
-	s.out.send(append(data, '\n'))
+	s.out.send(data)
+}
+
+// encode is a message as a line.
+func encode(a answer) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // else each < has 6 bytes
+	err := e.Encode(a)
+	return b.Bytes(), err
 }
 
 // deleteAll deletes the sandboxes that are left.
