@@ -66,6 +66,7 @@ func newRunsListCommand() *cobra.Command {
 				return err
 			}
 			all, unread := record.List(state)
+			without := len(slices.DeleteFunc(slices.Clone(all), func(r record.Run) bool { return r.Kind != record.KindSandbox || !r.Live }))
 			all = slices.DeleteFunc(all, func(r record.Run) bool { return r.Kind != "" || status != "" && r.Status != status })
 			if limit > 0 {
 				all = all[:min(limit, len(all))]
@@ -74,6 +75,9 @@ func newRunsListCommand() *cobra.Command {
 				err = output.WriteJSON(cmd.OutOrStdout(), append([]record.Run{}, all...))
 			} else {
 				err = printRuns(cmd.OutOrStdout(), all)
+			}
+			if without > 0 && !asJSON {
+				fmt.Fprintf(cmd.ErrOrStderr(), "agentctl: sandboxes without a run: %d; 'agentctl sandbox list' names them\n", without)
 			}
 			if unread != nil {
 				return &output.Failure{
