@@ -58,14 +58,14 @@ type early struct {
 	timer  *time.Timer
 	once   sync.Once
 	served chan error // of box.Serve
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	opened bool
 }
 
 // begin serves the client from now on.
 func (c *toolClients) begin() {
 	c.early.once.Do(func() {
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancelCause(context.Background())
 		c.early.cancel = cancel
 		go func() { c.early.served <- c.early.box.Serve(ctx, io.NopCloser(c.in), c.out) }()
 	})
@@ -98,7 +98,7 @@ func (c *toolClients) explain(ctx context.Context, why error) {
 	select {
 	case <-c.early.served:
 	case <-ctx.Done():
-		c.early.cancel()
+		c.early.cancel(context.Cause(ctx))
 		<-c.early.served
 	}
 }
@@ -165,14 +165,14 @@ func (c *toolClients) serveOne(ctx context.Context, cfg tools.Config) error {
 	c.early.opened = true
 	err := c.early.box.Open(ctx, cfg)
 	c.begin()
-	defer c.early.cancel()
+	defer c.early.cancel(nil)
 	if err != nil {
 		return err
 	}
 	select {
 	case err = <-c.early.served:
 	case <-ctx.Done():
-		c.early.cancel()
+		c.early.cancel(context.Cause(ctx))
 		err = <-c.early.served
 	}
 	if err != nil && ctx.Err() == nil {

@@ -153,7 +153,10 @@ func (s *Server) serve(ctx context.Context) {
 			defer s.connected(-1)
 			// The client receives the error of its connection.
 			cfg := s.relay(by)
-			cfg.Stop = func(force bool) { s.stopRun(by, force) }
+			cfg.Stop = func(force bool) {
+				_ = s.record(by, ActionDelete) // for those whose commands end; the result of the run says it too
+				s.stopRun(by, force)
+			}
 			_ = s.to.Relay(ctx, conn, cfg)
 		})
 	}

@@ -164,6 +164,9 @@ func dial(ctx context.Context, run record.Run) (net.Conn, error) {
 	return conn, nil
 }
 
+// ActionDelete is the action of an operator who ends a sandbox and its run.
+const ActionDelete = "delete the sandbox"
+
 // Actions lists the operators' actions in the sandbox of a run.
 func Actions(run record.Run) ([]Action, error) {
 	file := filepath.Join(run.Path, actionsFile)

@@ -19,13 +19,15 @@ type Box struct {
 	State    statedir.Dir
 
 	end   context.CancelFunc
+	over  chan struct{} // closed when it is going to be deleted
 	done  chan struct{} // closed when it is deleted
 	err   error         // of its end; set before done is closed
-	ended error         // why it ended by itself; set before end is called
+	ended error         // why it ended by itself; set before over is closed
 
 	mu   sync.Mutex
 	busy int // uses that go on
 	used time.Time
+	shut bool // by Close
 }
 
 // errIdle is why a sandbox ends that nobody uses.
@@ -35,7 +37,7 @@ var errIdle = errors.New("nobody has used the sandbox for its idle_seconds")
 // time of the specification. ctx is for the making only.
 func Open(ctx context.Context, o controller.Options, s Spec) (*Box, error) {
 	holding, end := context.WithCancel(context.WithoutCancel(ctx))
-	b := &Box{State: o.State, end: end, done: make(chan struct{}), used: time.Now()}
+	b := &Box{State: o.State, end: end, over: make(chan struct{}), done: make(chan struct{}), used: time.Now()}
 	ready := make(chan struct{})
 	making := true // until ready is closed
 	stop := context.AfterFunc(ctx, end)
@@ -85,6 +87,7 @@ func (b *Box) fill(ctx context.Context, h controller.Held, s Spec) error {
 
 // wait returns when the sandbox shall end.
 func (b *Box) wait(ctx context.Context, idle time.Duration) error {
+	defer close(b.over)
 	var tick <-chan time.Time
 	if idle > 0 {
 		t := time.NewTicker(min(idle/4+time.Millisecond, time.Minute))
@@ -96,7 +99,8 @@ func (b *Box) wait(ctx context.Context, idle time.Duration) error {
 		case <-ctx.Done():
 			return nil
 		case <-b.Held.Box.Gone():
-			return b.Held.Box.Cause()
+			b.ended = b.Held.Box.Cause()
+			return b.ended
 		case <-tick:
 			if b.idle() >= idle {
 				b.ended = errIdle
@@ -129,6 +133,32 @@ func (b *Box) Use() (end func()) {
 	}
 }
 
+// explain is the error of a use that the end of the sandbox has ended: that it is over, and by whom.
+func (b *Box) explain(err error) error {
+	select {
+	case <-b.over:
+	default:
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case err == nil || errors.Is(err, errCanceled) || errors.Is(err, errEnded):
+		return err
+	case b.shut:
+		return errDeletedHere
+	case b.ended == nil:
+		return errDeleted
+	}
+	return err
+}
+
+// Why a use of a sandbox has failed that somebody has deleted.
+var (
+	errDeletedHere = errors.New("the sandbox has ended: this client has deleted it")
+	errDeleted     = errors.New("the sandbox has ended: an operator has deleted it; make another one with create")
+)
+
 // Done is closed when the sandbox is deleted.
 func (b *Box) Done() <-chan struct{} { return b.done }
 
@@ -142,6 +172,9 @@ func (b *Box) Ended() error {
 
 // Close deletes the sandbox. A second call returns the same.
 func (b *Box) Close(ctx context.Context) error {
+	b.mu.Lock()
+	b.shut = true
+	b.mu.Unlock()
 	b.end()
 	select {
 	case <-b.done:

@@ -55,6 +55,8 @@ type Result struct {
 	DurationMS int64           `json:"duration_ms"`
 	CPUMS      int64           `json:"cpu_ms"`
 	MaxRSS     int64           `json:"max_rss_bytes"`
+
+	Cause wire.Cause `json:"-"` // why its session ended, if that is known after an error
 }
 
 // request is the command for a sandbox whose commands start in dir.
@@ -160,6 +162,7 @@ func (r Runner) Run(ctx context.Context, c Command, s sandbox.Streams) (Result, 
 		err = cause
 	}
 	if err != nil {
+		res.Cause = exit.Cause
 		return res, err
 	}
 	res.describe(exit, req.Argv[0])

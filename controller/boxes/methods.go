@@ -200,7 +200,8 @@ func inBox[P any](
 			return nil, err
 		}
 		defer b.Use()()
-		return do(ctx, b, p, output{s, r.id, r.room})
+		result, err := do(ctx, b, p, output{s, r.id, r.room})
+		return result, b.explain(err)
 	}
 }
 

@@ -33,7 +33,8 @@ func newTalk(t *testing.T, most int, of sandbox.Sandbox) *talk {
 	c.rooms.most = most
 	done := make(chan struct{})
 	close(done)
-	c.boxes["box"] = &Box{Held: controller.Held{ID: "box", Box: of}, Commands: Runner{Box: of}, end: func() {}, done: done}
+	c.boxes["box"] = &Box{Held: controller.Held{ID: "box", Box: of}, Commands: Runner{Box: of},
+		end: func() {}, over: make(chan struct{}), done: done}
 	go func() {
 		c.done <- c.serve(t.Context(), in, out)
 		_ = out.Close()

@@ -257,9 +257,15 @@ func (t *Toolbox) run(ctx context.Context, one *command, req wire.ExecRequest, i
 		t.refused.Begin(req.ID)
 		run()
 	}
-	switch cause := context.Cause(ctx); {
+	cause := context.Cause(ctx)
+	if cause == nil && t.life.Err() != nil && one.exit.Kind != wire.ExitExited { // the sandbox has ended it
+		cause = closedBy(t.life)
+	}
+	switch {
 	case one.err != nil && errors.Is(cause, errKilled): // as when its end was reported
 		one.exit, one.err = wire.Exit{Kind: wire.ExitSignaled, Signal: int(unix.SIGKILL)}, nil
+	case errors.Is(cause, errClosed) && one.exit.Kind != wire.ExitExited: // the signal of its end says less
+		one.exit, one.err = wire.Exit{Kind: wire.ExitLost}, cause
 	case one.err != nil && cause != nil:
 		one.err = cause
 	}

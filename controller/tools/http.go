@@ -40,7 +40,7 @@ func (t *Toolbox) ServeHTTP(ctx context.Context, l net.Listener, token string) e
 		return err
 	case <-ctx.Done():
 	}
-	t.end()
+	t.end(closedBy(ctx))
 	closeSessions(t.server)
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWait)
 	defer cancel()

@@ -23,7 +23,7 @@ func NewOpening(cfg Config) *Toolbox {
 	return t
 }
 
-// Open gives the tools their sandbox.
+// Open gives the tools their sandbox. See [New] for ctx.
 func (t *Toolbox) Open(ctx context.Context, cfg Config) error {
 	refused, err := NewRefused(ctx, cfg.Sandbox)
 	if err != nil {
@@ -34,7 +34,7 @@ func (t *Toolbox) Open(ctx context.Context, cfg Config) error {
 		cfg.History = noHistory{}
 	}
 	t.cfg.Sandbox, t.cfg.Dir, t.cfg.Env, t.cfg.Run, t.cfg.History = cfg.Sandbox, cfg.Dir, cfg.Env, cfg.Run, cfg.History
-	t.refused = refused
+	t.refused, t.life = refused, ctx
 	close(t.opening.done)
 	return nil
 }

@@ -1,10 +1,12 @@
 package tools
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -12,13 +14,18 @@ import (
 // maxMessage bounds one message of a client, in bytes: two files of the largest size.
 const maxMessage = 2*maxFile + 1<<20
 
+// lastAnswers is how long a client may take to read the answers of its calls when the tools end. Their commands are ended
+// before. It is a variable for tests.
+var lastAnswers = 5 * time.Second
+
 // Serve serves one client over a stream, a message a line. It returns when the client has
-// closed its end, or ctx ends. Calls that still run are cancelled then.
+// closed its end, or ctx ends. Calls that still run are cancelled then, and answered with the cause of ctx; a client
+// that does not read the answers for a time keeps what writes to it until the process ends.
 func (t *Toolbox) Serve(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
-	ctx, cancel := context.WithCancel(ctx)
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	reader := &untilEnd{ReadCloser: in, ended: make(chan struct{})}
-	session, err := t.server.Connect(ctx, &mcp.IOTransport{Reader: reader, Writer: out, MaxLineLength: maxMessage}, nil)
+	reader, writer := &untilEnd{ReadCloser: in, ended: make(chan struct{})}, &countedAnswers{WriteCloser: out}
+	session, err := t.server.Connect(serving, &mcp.IOTransport{Reader: reader, Writer: writer, MaxLineLength: maxMessage}, nil)
 	if err != nil {
 		return err
 	}
@@ -27,17 +34,65 @@ func (t *Toolbox) Serve(ctx context.Context, in io.ReadCloser, out io.WriteClose
 	select {
 	case err = <-done:
 	case <-reader.ended:
-		t.end() // the SDK waits for calls that run
+		t.end(errClosed) // the SDK waits for calls that run
 		err = <-done
 	case <-ctx.Done():
-		t.end()
-		_ = session.Close() // the error of the stream that ends
-		<-done
+		answered := writer.expect(t.calls.number())
+		t.end(closedBy(ctx))
+		limit, stop := context.WithTimeout(serving, lastAnswers)
+		defer stop()
+		select { // the SDK drops answers when it closes
+		case <-answered:
+		case <-done:
+		case <-limit.Done():
+		}
+		go func() { _ = session.Close() }() // the error of the stream that ends
+		select {
+		case <-done:
+		case <-limit.Done():
+		}
+		return nil
 	}
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err
+}
+
+// countedAnswers counts the answers to a client.
+type countedAnswers struct {
+	io.WriteCloser
+
+	mu   sync.Mutex
+	left int           // answers that are expected
+	done chan struct{} // closed when they are written; nil: none are
+}
+
+// expect returns what is closed after n more answers.
+func (c *countedAnswers) expect(n int) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left, c.done = n, make(chan struct{})
+	if n == 0 {
+		close(c.done)
+	}
+	return c.done
+}
+
+// Write writes one message, as the SDK does.
+func (c *countedAnswers) Write(p []byte) (int, error) {
+	n, err := c.WriteCloser.Write(p)
+	if bytes.Contains(p[:min(len(p), 300)], []byte(`"method":`)) { // a notification or a request
+		return n, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left > 0 {
+		if c.left--; c.left == 0 {
+			close(c.done)
+		}
+	}
+	return n, err
 }
 
 // untilEnd says when its reader has ended.

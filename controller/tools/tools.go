@@ -11,6 +11,7 @@ package tools
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -44,8 +45,9 @@ type Toolbox struct {
 	// arguments are those of each tool.
 	arguments map[string][]string
 	calls     gate
+	life      context.Context // of the use of the sandbox; set before opening.done is closed
 	ctx       context.Context
-	end       context.CancelFunc
+	end       context.CancelCauseFunc
 	wg        sync.WaitGroup // commands of exec
 }
 
@@ -58,7 +60,8 @@ const instructions = `These tools run commands and work with files in a sandbox 
 	`A result that begins with "agentsh: denied:" names the rule that refused something, and a hint: do it another way, ` +
 	`or say in your answer why it is needed. Do not repeat a refused command unchanged.`
 
-// New makes the tools of a sandbox. The caller closes them.
+// New makes the tools of a sandbox. The caller closes them. ctx goes on while the sandbox may be used: a command that ends
+// with it is said to have the cause of ctx.
 func New(ctx context.Context, cfg Config) (*Toolbox, error) {
 	t := newToolbox(cfg)
 	if cfg.History != nil {
@@ -73,7 +76,7 @@ func New(ctx context.Context, cfg Config) (*Toolbox, error) {
 
 // newToolbox makes the tools that every sandbox has.
 func newToolbox(cfg Config) *Toolbox {
-	ctx, end := context.WithCancel(context.Background())
+	ctx, end := context.WithCancelCause(context.Background())
 	t := &Toolbox{
 		cfg: cfg, opening: &opening{done: make(chan struct{})}, ctx: ctx, end: end,
 		slots: make(chan struct{}, maxRunning), limits: newLimits(), arguments: map[string][]string{},
@@ -93,7 +96,7 @@ func newToolbox(cfg Config) *Toolbox {
 
 // Close ends the calls and commands that still run, and returns when they have ended.
 func (t *Toolbox) Close() {
-	t.end()
+	t.end(errClosed)
 	closeSessions(t.server)
 	t.calls.close()
 	t.wg.Wait()
@@ -103,15 +106,32 @@ func (t *Toolbox) Close() {
 type gate struct {
 	mu     sync.Mutex
 	closed bool
+	n      int // inside
 	inside sync.WaitGroup
 }
 
-// enter reports whether the gate is open. The caller leaves then by inside.Done.
+// number is how many are inside.
+func (g *gate) number() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.n
+}
+
+// leave leaves it.
+func (g *gate) leave() {
+	g.mu.Lock()
+	g.n--
+	g.mu.Unlock()
+	g.inside.Done()
+}
+
+// enter reports whether the gate is open. The caller leaves then.
 func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.closed {
 		g.inside.Add(1)
+		g.n++
 	}
 	return !g.closed
 }
@@ -126,6 +146,15 @@ func (g *gate) close() {
 
 // errClosed is the cause of the end of commands when the tools end.
 var errClosed = errors.New("the tools of this sandbox have ended")
+
+// closedBy is errClosed with what the end of ctx says: an operator, a signal, a timeout.
+func closedBy(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(cause, context.Canceled) {
+		return errClosed
+	}
+	return fmt.Errorf("%w: %w; start the server again for another sandbox", errClosed, cause)
+}
 
 // tool describes one tool to [add].
 type tool struct {
@@ -149,10 +178,10 @@ func add[In, Out any](t *Toolbox, about tool, handle func(context.Context, call,
 			var none Out
 			return nil, none, errClosed
 		}
-		defer t.calls.inside.Done()
+		defer t.calls.leave()
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		defer context.AfterFunc(t.ctx, func() { cancel(errClosed) })()
+		defer context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })()
 		leave, err := t.limits.turn(ctx, about, len(req.Params.Arguments))
 		if err != nil {
 			var none Out

@@ -16,6 +16,8 @@ import (
 	"agentsh/cmd/agentctl/output"
 	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
+	"agentsh/controller/attach"
+	"agentsh/controller/record"
 	"agentsh/controller/tools"
 	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
@@ -177,7 +179,7 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		return &output.Failure{Code: failed.Code(exit.ExitCode()), Err: failed, Hint: failed.Hint()}
 	}
 	if err != nil {
-		return &output.Failure{Code: exitAgentctl, Err: err, Hint: text.Visible(exit.Hint)}
+		return endOf(one, exit, &output.Failure{Code: exitAgentctl, Err: err, Hint: text.Visible(exit.Hint)})
 	}
 	return sandboxExit(argv[0], exit)
 }
@@ -264,6 +266,25 @@ func sandboxExit(name string, exit wire.Exit) error {
 		if code == controller.ExitDone {
 			return nil
 		}
+	}
+	return f
+}
+
+// endOf explains the end of a command whose sandbox has ended in the meantime. The connection to a live run leads over its
+// controller: this process sees only that it has ended.
+func endOf(one record.Run, exit wire.Exit, f *output.Failure) error {
+	if exit.Cause != wire.CauseSupervisor || !one.Live {
+		return f
+	}
+	why := ""
+	actions, _ := attach.Actions(one) // without them, nobody is named
+	if n := len(actions); n > 0 && actions[n-1].What == attach.ActionDelete {
+		why = ": " + text.Visible(actions[n-1].By) + " deleted it"
+	}
+	f.Err = errors.New("the sandbox has ended" + why)
+	f.Hint = "'agentctl runs show " + one.RunID + "' has the end; make another one with 'agentctl sandbox create'"
+	if one.Kind != record.KindSandbox {
+		f.Hint = "'agentctl runs show " + one.RunID + "' has the end of its run"
 	}
 	return f
 }

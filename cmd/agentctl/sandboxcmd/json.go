@@ -14,6 +14,7 @@ import (
 	"agentsh/controller/tools"
 	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
+	"agentsh/internal/wire"
 )
 
 // runJSON runs a command in a sandbox and prints its result as JSON.
@@ -33,7 +34,7 @@ func (e *sandboxExec) runJSON(cmd *cobra.Command, args []string) error {
 		res, err = runner.Run(cmd.Context(), one, streams)
 	}
 	if err = errors.Join(err, client.Close()); err != nil {
-		return &output.Failure{Code: controller.ExitSandbox, Err: err}
+		return endOf(run, wire.Exit{Cause: res.Cause}, &output.Failure{Code: controller.ExitSandbox, Err: err})
 	}
 	return output.WriteJSON(cmd.OutOrStdout(), res)
 }
