@@ -133,12 +133,12 @@ func (i *Init) Start(ctx context.Context, c Command) (*Process, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ours.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := p.follow(ours, c.OnPID); err != nil {
-		if ctx.Err() == nil {
-			return nil, err
-		}
-		// The command may have been started.
+	err = p.follow(ours, c.OnPID)
+	if ctx.Err() != nil { // the command may have been started
 		return nil, errors.Join(ctx.Err(), p.Kill(0, nil))
+	}
+	if err != nil {
+		return nil, err
 	}
 	return p, nil
 }

@@ -85,6 +85,9 @@ func TestInterpretersSeeTheirScriptsAsTheyDoWithoutSupervision(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range interpreted {
+		if name == "module" && !nodeFindsModules(t) {
+			continue
+		}
 		text = strings.NewReplacer("PYTHON", python(t), "DIR", dir).Replace(text)
 		file := strings.ReplaceAll(name, " ", "")
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o755); err != nil {
@@ -118,6 +121,17 @@ func TestInterpretersSeeTheirScriptsAsTheyDoWithoutSupervision(t *testing.T) {
 			}
 		})
 	}
+}
+
+// nodeFindsModules reports whether node takes a script with an import for a module whatever its
+// name is, as versions since 22.7 do.
+func nodeFindsModules(t *testing.T) bool {
+	t.Helper()
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("import 'fs';\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return exec.Command("/usr/bin/node", script).Run() == nil
 }
 
 func TestAnArchiveOfPythonRuns(t *testing.T) {
