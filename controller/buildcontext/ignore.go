@@ -7,10 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
+
+	"agentsh/internal/text"
 )
 
 // The bounds of a .dockerignore file.
@@ -56,17 +59,31 @@ func readIgnore(root *os.Root, dockerfile string) (ignore, error) {
 func readSmall(root *os.Root, name string, most int64) ([]byte, error) {
 	info, err := root.Stat(name)
 	if err != nil {
+		if at, failed := root.Lstat(name); failed == nil && at.Mode()&fs.ModeSymlink != 0 {
+			err = fmt.Errorf("%s: this link leads to nothing in the directory: replace it by the file", text.Visible(name))
+		}
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%s: no file of at most %d KiB", name, most>>10)
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: it is no regular file: put one with the text in its place", text.Visible(name))
+	case info.Size() > most:
+		return nil, tooLarge(name, most)
 	}
-	f, err := root.Open(name)
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that replaced it would block
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, most))
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = tooLarge(name, most)
+	}
+	return data, err
+}
+
+func tooLarge(name string, most int64) error {
+	return fmt.Errorf("%s: it has more than %d KiB: make it shorter", text.Visible(name), most>>10)
 }
 
 // gitAway excludes Git's directory, whose configuration may have credentials. '!.git' takes it back.
@@ -79,10 +96,10 @@ func parseIgnore(data string) (ignore, error) {
 	n := -1 // the first line is gitAway
 	for line := range strings.SplitSeq(gitAway+data, "\n") {
 		n++
-		found, err := ignorefile.ReadAll(strings.NewReader(line))
 		if !utf8.ValidString(line) {
-			err = errors.New("not UTF-8")
+			return out, fmt.Errorf("%d: %q is no pattern: not UTF-8", n, line)
 		}
+		found, err := ignorefile.ReadAll(strings.NewReader(line))
 		for _, p := range found {
 			rest, exception := strings.CutPrefix(p, "!")
 			err = errors.Join(err, checkPattern(rest))

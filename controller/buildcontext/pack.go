@@ -14,6 +14,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"agentsh/internal/text"
@@ -21,7 +22,7 @@ import (
 
 // The bounds of an archive.
 const (
-	maxFiles      = 20_000
+	maxFiles      = 20_000    // and directories
 	maxTotal      = 512 << 20 // bytes of all files
 	maxDockerfile = 1 << 20   // bytes
 	maxProblems   = 20        // that are shown
@@ -61,9 +62,15 @@ type entry struct {
 	agreed bool   // .dockerignore names it after an exclamation mark
 }
 
-// Write writes a ZIP archive. All that may not be sent is in one error.
+// Write writes a ZIP archive. All that may not be sent is in one error. If w is a file in the directory, the archive has all but it.
 func Write(ctx context.Context, w io.Writer, o Options) (Packed, error) {
 	p := &packer{ctx: ctx, zip: zip.NewWriter(w), o: o}
+	if f, ok := w.(*os.File); ok {
+		var err error
+		if p.out, err = f.Stat(); err != nil {
+			return p.packed, err
+		}
+	}
 	if o.Dir != "" {
 		if err := p.dir(); err != nil {
 			return p.packed, err
@@ -82,6 +89,7 @@ type packer struct {
 	ctx      context.Context
 	zip      *zip.Writer
 	o        Options
+	out      fs.FileInfo // of the archive; nil: it is no file
 	root     *os.Root
 	ignore   ignore
 	entries  []entry
@@ -107,13 +115,10 @@ func (p *packer) failed() error {
 }
 
 func (p *packer) dir() (err error) {
-	if p.root, err = os.OpenRoot(p.o.Dir); err != nil {
+	if err := p.open(); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.root.Close()) }()
-	if p.ignore, err = readIgnore(p.root, p.o.Dockerfile); err != nil {
-		return err
-	}
 	if err := p.walk("."); err != nil {
 		return err
 	}
@@ -131,8 +136,22 @@ func (p *packer) dir() (err error) {
 	return p.failed()
 }
 
+// open opens the directory. The caller closes its root.
+func (p *packer) open() (err error) {
+	if p.root, err = os.OpenRoot(p.o.Dir); err != nil {
+		return err
+	}
+	if p.ignore, err = readIgnore(p.root, p.o.Dockerfile); err != nil {
+		return errors.Join(err, p.root.Close())
+	}
+	return nil
+}
+
 // walk lists a directory.
 func (p *packer) walk(dir string) error {
+	if err := p.ctx.Err(); err != nil {
+		return err
+	}
 	d, err := p.root.Open(dir)
 	if err != nil {
 		return err
@@ -148,7 +167,7 @@ func (p *packer) walk(dir string) error {
 		switch {
 		case err != nil:
 			return err
-		case name == p.o.Dockerfile || name == sentDockerfile || p.ignore.isOwn(name): // the one that is sent is in Extra
+		case !one.IsDir() && (name == p.o.Dockerfile || name == sentDockerfile || p.ignore.isOwn(name)): // the one that is sent is in Extra
 		case excluded && (!one.IsDir() || !p.ignore.patterns.Exclusions()):
 			p.packed.LeftOut++
 		case one.IsDir():
@@ -175,6 +194,9 @@ func (p *packer) list(name string, one fs.DirEntry, agreed bool) error {
 	if err != nil {
 		return err
 	}
+	if p.out != nil && os.SameFile(info, p.out) {
+		return nil
+	}
 	e := entry{name: name, info: info, agreed: agreed}
 	switch mode := info.Mode(); {
 	case !utf8.ValidString(name) || strings.Contains(name, `\`):
@@ -190,20 +212,18 @@ func (p *packer) list(name string, one fs.DirEntry, agreed bool) error {
 	case !mode.IsRegular():
 		p.problem(name, "neither file, directory nor link: exclude it in .dockerignore")
 	case !agreed && holdsCredentials(name):
-		p.problem(name, "files of this name have credentials: exclude it in .dockerignore, or write !%s there if it has none", name)
+		p.problem(name, "files of this name have credentials: exclude it in .dockerignore, or write !%s there if it has none", text.Visible(name))
 	}
-	if one.IsDir() {
-		p.entries = append(p.entries, e)
-		return nil
+	p.entries = append(p.entries, e)
+	if !one.IsDir() {
+		p.packed.Files++
 	}
-	p.packed.Files++
 	if info.Mode().IsRegular() {
 		p.packed.Bytes += info.Size()
 	}
-	p.entries = append(p.entries, e)
-	if p.packed.Files > maxFiles || p.packed.Bytes > maxTotal {
-		return fmt.Errorf("%s has more than %d files or %d MiB: exclude what the image does not need in .dockerignore",
-			p.o.Dir, maxFiles, maxTotal>>20)
+	if len(p.entries) > maxFiles || p.packed.Bytes > maxTotal {
+		return fmt.Errorf("%s has more than %d files and directories, or more than %d MiB: exclude what the image does not need in .dockerignore",
+			text.Visible(p.o.Dir), maxFiles, maxTotal>>20)
 	}
 	return nil
 }
@@ -245,7 +265,10 @@ func (p *packer) add(e entry) error {
 		}
 		return err
 	}
-	f, err := p.root.Open(e.name)
+	f, err := p.root.OpenFile(e.name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that replaced it would block
+	if errors.Is(err, fs.ErrNotExist) {
+		return changed(e.name)
+	}
 	if err != nil {
 		return err
 	}
@@ -254,10 +277,15 @@ func (p *packer) add(e entry) error {
 	if err != nil {
 		return err
 	}
-	if !info.Mode().IsRegular() || info.Size() != e.info.Size() {
-		return fmt.Errorf("%s changed while it was read: try again", text.Visible(e.name))
+	if !os.SameFile(info, e.info) || info.Size() != e.info.Size() {
+		return changed(e.name)
 	}
 	return p.copy(h, f, e)
+}
+
+// changed is the error of a file that is another one than the list has.
+func changed(name string) error {
+	return fmt.Errorf("%s changed while it was read: try again", text.Visible(name))
 }
 
 // copy writes a file. Its content is looked at on the way.
@@ -272,7 +300,7 @@ func (p *packer) copy(h *zip.FileHeader, f io.Reader, e entry) error {
 		return err
 	}
 	if n != e.info.Size() {
-		return fmt.Errorf("%s changed while it was read: try again", text.Visible(e.name))
+		return changed(e.name)
 	}
 	found, err := look.found(p.ctx, e.name, e.agreed)
 	if found != "" {

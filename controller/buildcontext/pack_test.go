@@ -162,7 +162,7 @@ func TestAnAddedFileReplacesNone(t *testing.T) {
 func TestTheLastStageOfADockerfile(t *testing.T) {
 	const text = "# escape=`\nFROM a AS one\nENTRYPOINT [\"x\"]\nFROM b\nRUN one `\n# in between\n  two\nrun <<END cat\nENTRYPOINT [\"no\"]\nEND\nEntrypoint [\"/y\", \"z\"]\n"
 	d, err := ParseDockerfile("Dockerfile", text)
-	want := []Instruction{{"FROM", "b", 4}, {"RUN", "one    two", 5}, {"RUN", "<<END cat", 8}, {"ENTRYPOINT", `["/y", "z"]`, 11}}
+	want := []Instruction{{"FROM", "b", 4}, {"RUN", "one   two", 5}, {"RUN", "<<END cat", 8}, {"ENTRYPOINT", `["/y", "z"]`, 11}}
 	if err != nil || !reflect.DeepEqual(d.Last, want) {
 		t.Errorf("%+v, %v", d.Last, err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"agentsh/controller/scan"
 	"agentsh/internal/secretfiles"
+	"agentsh/internal/text"
 )
 
 // credentialPaths are files that hold credentials, by the end of their path.
@@ -76,7 +77,7 @@ func (i *inspector) found(ctx context.Context, name string, agreed bool) (string
 		if f.Rule == scan.RuleSecret {
 			return fmt.Sprintf("line %d looks like a credential (%s): remove it, exclude the file in .dockerignore, "+
 				"or write !%s there if it is none",
-				f.Line, f.Message, name), err
+				f.Line, f.Message, text.Visible(name)), err
 		}
 	}
 	return "", err
