@@ -25,13 +25,25 @@ func StopsProcess(signal unix.Signal) bool {
 }
 
 // Ptrace makes a request that does not block, so it bypasses the Go scheduler. Only the
-// thread that traces tid may call it.
+// thread that traces tid may call it. data is a number, and no address: the kernel would get
+// that of a stack which has moved since.
 func Ptrace(request, tid int, data uintptr) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), 0, data, 0, 0)
 	if errno != 0 {
 		return errno
 	}
 	return nil
+}
+
+// EventMessage returns what a stopped thread tells about its event. See PTRACE_GETEVENTMSG in
+// ptrace(2).
+func EventMessage(tid int) (int, error) {
+	var message uintptr
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GETEVENTMSG, uintptr(tid), 0, uintptr(unsafe.Pointer(&message)), 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(message), nil
 }
 
 // Seize traces a thread. It blocks while another thread of that process is in an exec,

@@ -1,8 +1,6 @@
 package tracer
 
 import (
-	"unsafe"
-
 	"golang.org/x/sys/unix"
 
 	"agentsh/seccomp/target"
@@ -50,9 +48,8 @@ func (t *thread) noteChild(k *task, event int) {
 	if event == engine.EventStop || len(t.tasks) <= shortWalk {
 		return
 	}
-	child := uintptr(0)
-	if engine.Ptrace(unix.PTRACE_GETEVENTMSG, k.tid, uintptr(unsafe.Pointer(&child))) == nil {
-		t.recent.add(int(child))
+	if child, err := engine.EventMessage(k.tid); err == nil {
+		t.recent.add(child)
 	}
 }
 
@@ -128,15 +125,15 @@ func (t *thread) syscallStop(k *task) error {
 // executed has the program of a process checked that is stopped at its exec. Other threads
 // of the process have ended. The one that executed has the number of the process now.
 func (t *thread) executed(k *task) error {
-	former := uintptr(0)
-	if err := engine.Ptrace(unix.PTRACE_GETEVENTMSG, k.tid, uintptr(unsafe.Pointer(&former))); err != nil {
+	former, err := engine.EventMessage(k.tid)
+	if err != nil {
 		t.strike(k.tid) // it was killed, or is now
 		return nil
 	}
 	by := k
-	if int(former) != k.tid {
-		if by = t.tasks[int(former)]; by == nil {
-			by = &task{tid: int(former)}
+	if former != k.tid {
+		if by = t.tasks[former]; by == nil {
+			by = &task{tid: former}
 		}
 	}
 	x := by.exec

@@ -42,8 +42,8 @@ func probeSubreaper() error {
 		return err
 	}
 	var set int32
-	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&set)), 0, 0, 0); err != nil {
-		return err
+	if _, _, errno := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&set)), 0); errno != 0 {
+		return errno
 	}
 	if set != 1 {
 		return errors.New("PR_SET_CHILD_SUBREAPER had no effect")
