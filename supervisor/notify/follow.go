@@ -241,6 +241,10 @@ func (f *follower) syscall(tid int) error {
 	}
 	if info.Entry {
 		delete(f.calls, tid)
+		if info.Number == unix.SYS_EXIT_GROUP && f.execs.follows.only(tid, f) {
+			f.end() // a wait finds a zombie without a tracer at once
+			return nil
+		}
 		if f.enterGetcwd(tid, info) {
 			return nil
 		}

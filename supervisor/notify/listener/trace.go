@@ -18,7 +18,7 @@ type tracer struct {
 
 // seize attaches to a thread. If the supervisor dies, the kernel kills that thread.
 func (t *tracer) seize(tid int) error {
-	const options = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACEEXIT | unix.PTRACE_O_EXITKILL
+	const options = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
 	if err := engine.Seize(tid, options); err != nil {
 		return fmt.Errorf("trace the exec of thread %d, which a debugger may hold: %w", tid, err)
 	}
@@ -44,7 +44,7 @@ func (t *tracer) wait() bool {
 		case engine.Event(status) == unix.PTRACE_EVENT_EXEC:
 			t.stopped = pid
 			return true
-		case engine.Event(status) == engine.EventStop, engine.Event(status) == unix.PTRACE_EVENT_EXIT:
+		case engine.Event(status) == engine.EventStop:
 			if t.tryDetach(pid) {
 				return false
 			}
@@ -125,9 +125,9 @@ func (t *tracer) complete(x engine.Execution) {
 func (t *tracer) AddsFiles() bool { return true }
 
 // SetOptions sets the ptrace options of a thread. If the supervisor dies, the kernel kills
-// it. The thread stops at its end, where follow detaches from it.
+// it.
 func (t *tracer) SetOptions(tid, options int) error {
-	return engine.Ptrace(unix.PTRACE_SETOPTIONS, tid, uintptr(options|unix.PTRACE_O_TRACEEXIT|unix.PTRACE_O_EXITKILL))
+	return engine.Ptrace(unix.PTRACE_SETOPTIONS, tid, uintptr(options|unix.PTRACE_O_EXITKILL))
 }
 
 // Detach detaches from a stopped thread.
@@ -135,10 +135,7 @@ func (t *tracer) Detach(tid, signal int) error {
 	return engine.Ptrace(unix.PTRACE_DETACH, tid, uintptr(signal))
 }
 
-// follow passes stops to a follower until nothing is traced. A thread that ends is detached
-// before: a zombie that is traced has ended for a pidfd and in /proc, but no wait of its
-// parent returns it. See PTRACE_EVENT_EXIT in ptrace(2), and wait_consider_task in
-// kernel/exit.c.
+// follow passes stops to a follower until nothing is traced.
 func (t *tracer) follow(f engine.Follower) {
 	defer f.Done()
 	if err := f.Begin(t.stopped, t); err != nil {
@@ -152,8 +149,6 @@ func (t *tracer) follow(f engine.Follower) {
 		case err != nil: // ECHILD
 			t.traced, t.stopped = 0, 0
 			return
-		case status.Stopped() && engine.Event(status) == unix.PTRACE_EVENT_EXIT && t.Detach(tid, 0) == nil:
-			f.Ended(tid)
 		case status.Stopped():
 			f.Stopped(tid, status)
 		default:

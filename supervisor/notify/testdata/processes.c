@@ -4,9 +4,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
 #include <linux/futex.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -351,58 +349,6 @@ static void seen_ends(void)
 			waitpid(pid, NULL, 0);
 	}
 	say("ended, and no wait returns it: %d %d\n", missed[0], missed[1]);
-}
-
-static void *end_all(void *unused)
-{
-	_exit(0);
-	return unused;
-}
-
-/* As interpreter of a script that it does not open, with threads: processes ended SCRIPT HOW. */
-static void ended(char how)
-{
-	pthread_t t;
-	for (int i = 0; i < 3; i++)
-		pthread_create(&t, NULL, wait_forever, NULL);
-	switch (how) {
-	case 'a':
-		_exit(0);
-	case 'b': /* another thread than the first */
-		pthread_create(&t, NULL, end_all, NULL);
-		forever();
-	case 'c': /* another one, after the first has ended */
-		pthread_create(&t, NULL, end_all, NULL);
-		pthread_exit(NULL);
-	case 'd':
-		raise(SIGKILL);
-	case 'e':
-		raise(SIGTERM);
-	}
-	_exit(1);
-}
-
-/* As seen_ends, for threads and pidfds: /proc has a zombie as soon as its first thread ends. */
-static void threads_end(void)
-{
-	char script[512];
-	snprintf(script, sizeof script, "%.*s/threaded", (int)(strrchr(hello, '/') - hello), hello);
-	for (char how[] = "a"; *how <= 'e'; ++*how) {
-		int missed = 0;
-		for (int i = 0; i < 30; i++) {
-			pid_t pid = child();
-			if (pid == 0) {
-				execve(script, (char *[]){ script, how, NULL }, environ);
-				_exit(9);
-			}
-			struct pollfd p = { .fd = syscall(SYS_pidfd_open, pid, 0), .events = POLLIN };
-			need(p.fd >= 0 && poll(&p, 1, -1) == 1, "poll");
-			if (waitpid(pid, NULL, WNOHANG) != pid && ++missed)
-				waitpid(pid, NULL, 0);
-			close(p.fd);
-		}
-		say("%s: ended, and no wait returns it: %d\n", how, missed);
-	}
 }
 
 static void on_signal(int s) { got = s; }
@@ -790,32 +736,6 @@ static void rule(void)
 	next(pid, 0);
 }
 
-/* own_trace loads a filter that stops execve and kill for a tracer, which there is none of. */
-static void own_trace(void)
-{
-	struct sock_filter f[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_execve, 2, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_kill, 1, 0),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE | 7),
-	};
-	struct sock_fprog p = { sizeof f / sizeof *f, f };
-	pid_t pid = child();
-	if (pid == 0) {
-		need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &p) == 0, "filter");
-		say("%d", kill(getpid(), 0));
-		say(" %d", kill(getpid(), SIGUSR2));
-		say(" %s\n", strerror(errno));
-		execve("/missing", (char *[]){ "x", NULL }, environ);
-		say("%s\n", strerror(errno));
-		execve(hello, (char *[]){ "hello", "runs", NULL }, environ);
-		say("%s\n", strerror(errno));
-		_exit(9);
-	}
-	next(pid, 0);
-}
-
 /* idle makes processes that do nothing, every third one stopped, and executes a command. */
 static int idle(char **argv)
 {
@@ -839,20 +759,15 @@ static const struct {
 	void (*run)(void);
 } cases[] = {
 	{ "stops", stops }, { "infos", infos }, { "clones", clones }, { "dethread", dethread }, { "vforks", vforks },
-	{ "zombies", zombies }, { "seen-ends", seen_ends }, { "threads-end", threads_end }, { "orphans", orphans }, { "groups", groups }, { "orphaned-group", orphaned_group },
+	{ "zombies", zombies }, { "seen-ends", seen_ends }, { "orphans", orphans }, { "groups", groups }, { "orphaned-group", orphaned_group },
 	{ "child-signals", child_signals }, { "restarts", restarts }, { "queued", queued }, { "ends", ends },
 	{ "storms", storms }, { "interrupts", interrupts }, { "rule", rule },
-	{ "own-trace", own_trace },
 };
 
 int main(int argc, char **argv)
 {
 	if (argc < 3)
 		return 2;
-	if (argc > 3 && strcmp(argv[1], "ended") == 0) {
-		ended(*argv[3]);
-		return 1;
-	}
 	if (argc > 3 && strcmp(argv[1], "idle") == 0)
 		return idle(argv);
 	hello = argv[2];
