@@ -20,7 +20,10 @@ func TestInstructionsAreThoseOfBuildKit(t *testing.T) {
 			[]Instruction{{"FROM", "x", 1}, {"COPY", "<<robots.txt /y", 2}, {"USER", "b", 5}}},
 		{"a tab before the end is text", "FROM x\nRUN <<END\n\tEND\nUSER no\nEND\nUSER b",
 			[]Instruction{{"FROM", "x", 1}, {"RUN", "<<END", 2}, {"USER", "b", 6}}},
-		{"a tab before the end of <<-", "FROM x\nRUN <<-'END'\n\tEND\nUSER b", []Instruction{{"FROM", "x", 1}, {"RUN", "<<-'END'", 2}, {"USER", "b", 4}}},
+		{
+			"a tab before the end of <<-", "FROM x\nRUN <<-'END'\n\tEND\nUSER b",
+			[]Instruction{{"FROM", "x", 1}, {"RUN", "<<-'END'", 2}, {"USER", "b", 4}},
+		},
 		{"shifts and here strings", "FROM x\nRUN echo $((1<<n)) && cat <<<word \"<<END\"\nUSER b",
 			[]Instruction{{"FROM", "x", 1}, {"RUN", `echo $((1<<n)) && cat <<<word "<<END"`, 2}, {"USER", "b", 3}}},
 		{"the form of a list", "FROM x\nRUN [\"sh\", \"-c\", \"cat <<END\"]\nUSER b",

@@ -64,7 +64,8 @@ func TestDirectoriesCountToo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := pack(t, Options{Dir: dir, Dockerfile: "Dockerfile"}); err == nil || !strings.Contains(err.Error(), "20000 files and directories") {
+	_, _, err := pack(t, Options{Dir: dir, Dockerfile: "Dockerfile"})
+	if err == nil || !strings.Contains(err.Error(), "20000 files and directories") {
 		t.Error(err)
 	}
 }
