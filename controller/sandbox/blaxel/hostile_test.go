@@ -115,6 +115,23 @@ func TestNoRequestGoesToAForeignSandbox(t *testing.T) {
 	}
 }
 
+// TestASandboxOfSomebodyElseIsNotTakenOver looks for a sandbox whose name somebody else took.
+func TestASandboxOfSomebodyElseIsNotTakenOver(t *testing.T) {
+	b := against(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet || r.URL.Path == "/run" {
+			t.Errorf("%s %s", r.Method, r.URL)
+		}
+		write(w, record{Metadata: metadata{URL: "http://" + r.Host + "/run", Labels: map[string]string{labelRun: "other"}}, Status: "DEPLOYED"})
+	})
+	p := &place{b: b, spec: described("taken-1")}
+	if err := p.find(t.Context()); err == nil || !strings.Contains(err.Error(), "it is not of this run") || p.asked {
+		t.Errorf("%v, asked %v", err, p.asked)
+	}
+	if err := p.remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAListEnds has a list whose cursors are new ever again.
 func TestAListEnds(t *testing.T) {
 	n := 0

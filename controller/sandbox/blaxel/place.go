@@ -241,10 +241,9 @@ func (p *place) create(ctx context.Context, want record) (r record, err error) {
 	}
 	for err = lost; err != nil || r.Status != "DEPLOYED" || r.Metadata.URL == ""; {
 		if err == nil {
-			if run := r.Metadata.Labels[labelRun]; run != p.spec.RunID {
-				p.asked = false // it is not of this run
-				return r, fmt.Errorf("%s: the sandbox %s at Blaxel has the label %s=%.100q: it is not of this run",
-					what, p.name(), labelRun, run)
+			if err := p.own(what, r); err != nil {
+				p.asked = false
+				return r, err
 			}
 			if end := r.ended(); end != nil {
 				return r, end
@@ -327,6 +326,14 @@ const startLook = 200 * time.Millisecond
 // listening is what agentsh serve --listen prints first.
 const listening = "agentsh: serving controllers at "
 
+// own fails if a sandbox of the place's name is not of this run.
+func (p *place) own(what string, r record) error {
+	if run := r.Metadata.Labels[labelRun]; run != p.spec.RunID {
+		return fmt.Errorf("%s: the sandbox %s at Blaxel has the label %s=%.100q: it is not of this run", what, p.name(), labelRun, run)
+	}
+	return nil
+}
+
 // find finds the virtual machine of a run whose controller is gone.
 func (p *place) find(ctx context.Context) error {
 	r, err := p.b.api.get(ctx, p.name())
@@ -335,6 +342,9 @@ func (p *place) find(ctx context.Context) error {
 	}
 	if err != nil {
 		return p.b.api.explain("find the sandbox", err)
+	}
+	if err := p.own("find the sandbox", r); err != nil {
+		return err
 	}
 	if end := r.ended(); end != nil {
 		return end

@@ -286,6 +286,33 @@ func collectsTheDead(
 	}
 }
 
+// TestASandboxOfSomebodyElseIsLeftAlone waits, after a lost answer, for a sandbox whose name somebody else took.
+func TestASandboxOfSomebodyElseIsLeftAlone(t *testing.T) {
+	d := openshelldouble.New(t)
+	b := open(t, d)
+	held, err := rendered(described("policy"), b.cfg.Without)
+	if err == nil {
+		_, err = b.gateway.client.CreateSandbox(t.Context(), &pb.CreateSandboxRequest{
+			Name: nameOf("taken-1"), Labels: map[string]string{labelRun: "other"}, WorkspaceScope: b.gateway.scope(), Spec: &pb.SandboxSpec{
+				Template: &pb.SandboxTemplate{Image: openshelldouble.Image}, Policy: held, Command: []string{"sleep", "infinity"},
+			},
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{b: b, spec: described("taken-1"), asked: true}
+	if err := p.wait(t.Context(), errors.New("the answer was lost")); !errors.Is(err, errForeign) || p.asked {
+		t.Errorf("%v, asked %v", err, p.asked)
+	}
+	if err := p.remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.gateway.get(t.Context(), nameOf("taken-1")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAListThatDoesNotEndIsAnError(t *testing.T) {
 	n := 0
 	endless := func(string) (page, error) { n++; return &pb.ListProvidersResponse{NextPageToken: strconv.Itoa(n)}, nil }

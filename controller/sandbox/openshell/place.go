@@ -129,14 +129,21 @@ func (p *place) make(ctx context.Context) error {
 			Command: []string{"sleep", "infinity"},
 		},
 	})
-	if status.Code(err) == codes.AlreadyExists {
-		p.asked = false // it is not of this run
+	switch status.Code(err) {
+	case codes.AlreadyExists, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition,
+		codes.ResourceExhausted, codes.Unimplemented:
+		p.asked = false // what has the name is not of this run
 	}
 	if err != nil && !passes(err) { // the answer may be lost: the sandbox is asked for by its name
 		return explain("make a sandbox", err)
 	}
 	return p.wait(ctx, err)
 }
+
+var errForeign = errors.New("another sandbox has its name")
+
+// isOf reports whether a sandbox of the place's name is of this run.
+func (p *place) isOf(s *pb.Sandbox) bool { return s.GetMetadata().GetLabels()[labelRun] == p.spec.RunID }
 
 // wait waits until the sandbox is ready. last is the error of the request that made it.
 func (p *place) wait(ctx context.Context, last error) error {
@@ -147,6 +154,9 @@ func (p *place) wait(ctx context.Context, last error) error {
 		switch {
 		case err != nil && !passes(err) && (status.Code(err) != codes.NotFound || last == nil):
 			return explain("make a sandbox", cmp.Or(last, err))
+		case err == nil && !p.isOf(s):
+			p.asked = false
+			return errForeign
 		case err == nil && s.GetStatus().GetPhase() == pb.SandboxPhase_SANDBOX_PHASE_READY:
 			p.ready = true
 			return nil
@@ -218,8 +228,8 @@ func (p *place) find(ctx context.Context) error {
 	if end := ended(s); end != nil {
 		return end
 	}
-	if s.GetMetadata().GetLabels()[labelRun] != p.spec.RunID {
-		return errors.New("another sandbox has its name")
+	if !p.isOf(s) {
+		return errForeign
 	}
 	p.asked, p.ready, p.provided = true, true, true
 	return nil
