@@ -143,7 +143,9 @@ func (p *place) make(ctx context.Context) error {
 var errForeign = errors.New("another sandbox has its name")
 
 // isOf reports whether a sandbox of the place's name is of this run.
-func (p *place) isOf(s *pb.Sandbox) bool { return s.GetMetadata().GetLabels()[labelRun] == p.spec.RunID }
+func (p *place) isOf(s *pb.Sandbox) bool {
+	return s.GetMetadata().GetLabels()[labelRun] == p.spec.RunID
+}
 
 // wait waits until the sandbox is ready. last is the error of the request that made it.
 func (p *place) wait(ctx context.Context, last error) error {
