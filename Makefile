@@ -32,7 +32,7 @@ demo: build ## an agent fixes a failing test in a sandbox
 test: deps-check build ## all tests, with the kernel tests
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test -timeout 1h ./...
 
-check: lint race cross ## all checks for a change: about 10 minutes
+check: lint race cross ## all checks for a change: about 40 minutes on two processors
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unused code
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...

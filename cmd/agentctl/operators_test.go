@@ -91,7 +91,7 @@ func TestASupervisorThatIsHostileToOperatorsIsBounded(t *testing.T) {
 				"endless at exec.agent": "more than 1 MiB", "endless at events": "more than 1 MiB", "names at files.copy_out": "names of the archive",
 			}[does+" at "+c.at]
 			if c.at == "events" && c.args[0] == "exec" {
-				says = "what the policy refused is not known"
+				says = "agentctl: what the policy refused is not known"
 			}
 			switch {
 			case c.at == "files", slices.Contains(c.args, "--follow"), // these end with a signal, as they do in a sound sandbox

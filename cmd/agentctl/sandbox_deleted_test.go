@@ -12,6 +12,7 @@ import (
 
 // TestACommandIsToldThatItsSandboxWasDeleted deletes a sandbox in which commands run, in each way to run them.
 func TestACommandIsToldThatItsSandboxWasDeleted(t *testing.T) {
+	t.Parallel()
 	p := newFixture(t, "exit 1", "")
 	id := strings.TrimSpace(p.must("sandbox", "create", "--policy", "policy.yaml"))
 	begin := func(cmd *exec.Cmd) (in io.WriteCloser, lines *bufio.Reader, errs *bytes.Buffer) {

@@ -36,7 +36,6 @@ func (r Refusal) String() string {
 // It is safe for concurrent use.
 type Refused struct {
 	from sandbox.Executor
-	lost error // why nothing can be collected
 
 	mu   sync.Mutex
 	next uint64                    // sequence number of the first event that was not read
@@ -44,8 +43,7 @@ type Refused struct {
 }
 
 // NewRefused collects refusals in a sandbox from now on. A sandbox that does not give its
-// events within 10 seconds is an error. The result then says of each command that its refusals
-// are not known, for those who run commands all the same.
+// events within 10 seconds is an error.
 func NewRefused(ctx context.Context, from sandbox.Executor) (*Refused, error) {
 	r := &Refused{from: from, of: map[string]*refusals.List{}, next: wire.LastEvent}
 	limited, cancel := context.WithTimeoutCause(ctx, eventsWait, errEventsWait)
@@ -54,8 +52,7 @@ func NewRefused(ctx context.Context, from sandbox.Executor) (*Refused, error) {
 		if cause := context.Cause(limited); cause != nil {
 			err = cause
 		}
-		r.lost = fmt.Errorf("read the events of the sandbox: %w", err)
-		return r, r.lost
+		return nil, fmt.Errorf("read the events of the sandbox: %w", err)
 	}
 	if r.next == wire.LastEvent { // there is no event
 		r.next = 0
@@ -89,9 +86,6 @@ var errEventsWait = fmt.Errorf("no answer within %s", eventsWait)
 // Finish returns the refusals of a command that has ended. All of its events are written
 // when the supervisor reports the end.
 func (r *Refused) Finish(id string) []Refusal {
-	if r.lost != nil {
-		return []Refusal{{What: "what the policy refused is not known: " + text.Visible(r.lost.Error())}}
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), eventsWait)
 	defer cancel()
 	r.mu.Lock()
@@ -110,7 +104,7 @@ func (r *Refused) Finish(id string) []Refusal {
 		out = append(out, Refusal{What: text.Count(more, "further refusal") + " of this command"})
 	}
 	if err != nil && len(out) > 0 { // without the sandbox the result says why
-		out = append(out, Refusal{What: "what follows is not known: " + err.Error()})
+		out = append(out, Refusal{What: "perhaps more, which is not known: " + text.Visible(err.Error())})
 	}
 	return out
 }

@@ -88,7 +88,7 @@ func (n Named[T]) Find(name string) (one T, err error) {
 	}
 	one, err = n.Open(found[0])
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: %s has no record: it is starting, or its controller was killed while it started", n.None, found[0])
+		err = fmt.Errorf("%w: %s has no record: it is starting, or the agentctl that began it was killed", n.None, found[0])
 	}
 	return one, err
 }

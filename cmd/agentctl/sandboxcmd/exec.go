@@ -190,9 +190,14 @@ func (e *sandboxExec) refusals(cmd *cobra.Command, client *channel.Client, id st
 	if e.tty {
 		return func() {}
 	}
-	refused, _ := tools.NewRefused(cmd.Context(), client) // Finish says what went wrong
-	if cmd.Context().Err() != nil {                       // the command does not start
+	refused, err := tools.NewRefused(cmd.Context(), client)
+	if cmd.Context().Err() != nil { // the command does not start
 		return func() {}
+	}
+	if err != nil { // the command runs all the same
+		return func() {
+			fmt.Fprintln(cmd.ErrOrStderr(), "agentctl: what the policy refused is not known:", text.Visible(err.Error()))
+		}
 	}
 	refused.Begin(id)
 	return func() {
