@@ -38,6 +38,7 @@ var ranks = map[string]int{
 	"internal/testenv":                      1,
 	"internal/layout":                       -1, // names paths, touches none
 	"internal/mistake":                      -1, // looks at texts; whoever reads a key asks it
+	"internal/rpcid":                        -2, // who reads JSON-RPC and answers a line that it does not take
 	"internal/lazy":                         -2, // regular expressions that are compiled at their first use
 	"internal/secretfiles":                  -2, // names of files
 	"internal/statedir":                     0,

@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"agentsh/controller/agenthost"
 	"agentsh/controller/harness"
@@ -14,6 +18,7 @@ import (
 	"agentsh/controller/sandbox"
 	"agentsh/controller/tools"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/egress"
 )
 
 // stepAgentHost prepares the agent's program on the host.
@@ -109,36 +114,47 @@ func followSide(ctx context.Context, p plan, side *agenthost.Side) error {
 
 // closeSide stores the log of the agent's session with the record and the results, and ends it. A second
 // call does nothing.
-func (b *box) closeSide(ctx context.Context, j *journal, to *results, r *Result) error {
-	if b.side == nil {
+func closeSide(ctx context.Context, r *run) error {
+	side := r.box.side
+	if side == nil {
 		return nil
 	}
-	side := b.side
-	b.side = nil
-	err := side.Stop(ctx)
-	counted := newCounts(nil)
-	kept := []func(io.Reader) error{counted.read, func(log io.Reader) error {
-		stored, err := j.dir.Store(record.AgentAuditFile, log)
-		return j.stored(stored, err)
-	}}
-	if to != nil && to.made && !to.published {
-		kept = append(kept, func(log io.Reader) error { return to.copyLog(record.AgentAuditFile, log) })
-	}
-	for _, keep := range kept {
-		log, openErr := side.AuditLog(ctx)
-		if err = errors.Join(err, openErr); openErr != nil || log == nil {
-			break
-		}
-		err = errors.Join(err, keep(&bounded{ReadCloser: log, left: maxAudit}), log.Close())
-	}
-	if r.AgentHost.Session && len(kept) == 3 {
-		r.AgentHost.Audit = record.AgentAuditFile
-	}
-	r.AgentHost.Refusals = counted.refused
-	if err = errors.Join(err, side.Close(ctx)); err != nil {
+	r.box.side = nil
+	part := newDelivery(ctx, r)
+	err := part(side.Stop)
+	var counted *counts
+	err = errors.Join(err, part(func(ctx context.Context) error {
+		counted = newCounts(nil)
+		return storeSide(ctx, r, side, counted)
+	}))
+	r.result.AgentHost.Refusals = counted.refused
+	if err = errors.Join(err, part(side.Close)); err != nil {
 		return fmt.Errorf("session of the agent's program: %w", err)
 	}
 	return nil
+}
+
+// storeSide stores the log of the agent's session, and counts its events.
+func storeSide(ctx context.Context, r *run, side *agenthost.Side, counted *counts) error {
+	kept := []func(io.Reader) error{counted.read, func(log io.Reader) error {
+		stored, err := r.journal.dir.Store(record.AgentAuditFile, log)
+		return r.journal.stored(stored, err)
+	}}
+	if to := r.results; to != nil && to.made && !to.published {
+		kept = append(kept, func(log io.Reader) error { return to.copyLog(record.AgentAuditFile, log) })
+	}
+	var errs []error
+	for _, keep := range kept {
+		log, err := side.AuditLog(ctx)
+		if errs = append(errs, err); err != nil || log == nil {
+			break
+		}
+		errs = append(errs, keep(&bounded{ReadCloser: log, left: maxAudit}), log.Close())
+	}
+	if r.result.AgentHost.Session && len(kept) == 3 {
+		r.result.AgentHost.Audit = record.AgentAuditFile
+	}
+	return errors.Join(errs...)
 }
 
 // runOutside runs the agent's program on the host, with the tools of the sandbox.
@@ -162,4 +178,48 @@ func (l *agentLoop) runOutside(ctx context.Context, ex sandbox.Executor, to *lis
 		err = fmt.Errorf("session of the agent's program: %w", sandbox.Explain(cause, err))
 	}
 	return exit, err
+}
+
+// checkGateways refuses a gateway of env_passthrough that no credential of the agent's program may go to: its requests would have
+// a placeholder.
+func checkGateways(x *harness.Expanded, credentials []agenthost.Credential) harness.Problems {
+	if len(credentials) == 0 || x.Container.ConfineAgent.V == harness.ConfineNever {
+		return nil // it has the values
+	}
+	var ps harness.Problems
+	for _, name := range x.Container.EnvPassthrough {
+		u, err := url.Parse(x.Passed[name.V].V)
+		if !agenthost.IsGateway(name.V) || err != nil || u.Host == "" {
+			continue
+		}
+		p := harness.Problem{At: name.At, Severity: harness.Error, Rule: harness.RuleProvider}
+		switch {
+		case u.Scheme != "https":
+			p.Message = "container.env_passthrough: " + name.V + " is an address without TLS, and a credential of a provider goes over TLS alone"
+			p.Hint = "name an address with https, or pass the key by env_passthrough in place of the provider"
+		case !slices.ContainsFunc(credentials, func(c agenthost.Credential) bool { return egress.Credential(c.Credential).May(u.Host) }):
+			p.Message = fmt.Sprintf("container.env_passthrough: %s is %s, and no credential of the agent's program may go there", name.V, u.Host)
+			p.Hint = endpointsHint(x, credentials, u)
+		default:
+			continue
+		}
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+// endpointsHint is the line to write for a gateway.
+func endpointsHint(x *harness.Expanded, credentials []agenthost.Credential, gateway *url.URL) string {
+	provider := strings.TrimSuffix(credentials[0].Name, "."+credentials[0].Variable)
+	list := slices.Clone(credentials[0].Endpoints)
+	host := gateway.Hostname()
+	if port := gateway.Port(); port != "" && port != "443" {
+		host = net.JoinHostPort(host, port)
+	}
+	at := ""
+	if known := x.Credentials[provider].Endpoints; len(known) > 0 {
+		at = " at " + known[0].At.String()
+	}
+	endpoints := strings.Join(append(list, host), "', '")
+	return fmt.Sprintf("if it may have the key, write endpoints: ['%s'] in the provider %s%s", endpoints, provider, at)
 }

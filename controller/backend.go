@@ -18,10 +18,16 @@ import (
 	"agentsh/internal/wire"
 )
 
+// hinted is an error that says how to fix it.
+type hinted interface {
+	error
+	Remedy() string
+}
+
 // chooseBackend returns the backend that the harness names, unless the operator named one.
 func chooseBackend(b sandbox.Backend, h *harness.Harness) (sandbox.Backend, error) {
 	c, is := b.(sandbox.Chooser)
-	if !is || !h.Backend.IsSet() && !h.Connect.IsSet() && !h.ConnectKey.IsSet() {
+	if !is {
 		return b, nil
 	}
 	key := ""
@@ -30,14 +36,16 @@ func chooseBackend(b sandbox.Backend, h *harness.Harness) (sandbox.Backend, erro
 	}
 	chosen, err := c.Choose(h.Backend.V, h.Connect.V, key)
 	if err != nil {
-		at := h.Backend.At
-		for _, other := range []harness.Text{h.Connect, h.ConnectKey} {
-			if !h.Backend.IsSet() && other.IsSet() {
-				at = other.At
-				break
+		hint := "see doc/remote.md"
+		if known := hinted(nil); errors.As(err, &known) && known.Remedy() != "" {
+			hint = known.Remedy()
+		}
+		for _, of := range []harness.Text{h.Backend, h.Connect, h.ConnectKey} {
+			if of.IsSet() {
+				return b, badConfig(hint, "%s: backend: %w", of.At, err)
 			}
 		}
-		return b, badConfig("see doc/remote.md", "%s: backend: %w", at, err)
+		return b, badConfig(hint, "%w", err)
 	}
 	return chosen, nil
 }
@@ -99,16 +107,33 @@ func checkRoom(ctx context.Context, c checkout, to *results) (need int64, err er
 	return needBytes + 2*size, nil
 }
 
-// checkBackend checks that the backend can create the sandbox.
-func checkBackend(ctx context.Context, b sandbox.Backend, s sandbox.Spec) error {
+// checkBackend checks that the backend can create the sandbox of a harness.
+func checkBackend(ctx context.Context, b sandbox.Backend, h *harness.Harness, s sandbox.Spec) error {
 	if err := b.Check(ctx, s); err != nil {
 		hint := ""
 		if errors.Is(err, fs.ErrNotExist) {
 			hint = "install agentsh beside agentctl, or name it with --agentsh"
 		}
-		return fail(ExitSandbox, hint, fmt.Errorf("backend %s: %w", b.Name(), err))
+		code := ExitSandbox
+		if of, can := b.(sandbox.SpecChecker); can && of.CheckSpec(s) != nil {
+			code = ExitConfiguration
+		}
+		return fail(code, hint, ofBackend(b.Name(), h, err))
 	}
 	return nil
+}
+
+// ofBackend says that a backend refuses a sandbox, with the place of the key that is wrong.
+func ofBackend(name string, h *harness.Harness, err error) error {
+	if name != "" {
+		err = fmt.Errorf("backend %s: %w", name, err)
+	}
+	if key := (*sandbox.KeyError)(nil); errors.As(err, &key) {
+		if at := h.Container.At(key.Key); !at.IsZero() {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+	}
+	return err
 }
 
 // operatorIdentity is what git has on this host for the user who starts a run.

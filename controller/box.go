@@ -102,7 +102,7 @@ func (b *box) gone() error {
 }
 
 // stop ends everything in the sandbox. A second call is no error.
-func (b *box) stop(ctx context.Context) error {
+func (b *box) stop(ctx context.Context, p progress) error {
 	b.stopping.Store(true)
 	b.attached.Stop()
 	b.endWork()
@@ -110,7 +110,15 @@ func (b *box) stop(ctx context.Context) error {
 	if b.events != nil {
 		<-b.events
 	}
-	return errors.Join(err, b.attached.Close())
+	b.closeDoor(p)
+	return err
+}
+
+// closeDoor removes what lets operators in. Files of it that cannot be removed are no reason to lose the agent's work.
+func (b *box) closeDoor(p progress) {
+	if err := b.attached.Close(); err != nil {
+		p.warn("files that let operators in were not removed: %v", err)
+	}
 }
 
 // background works for the sandbox until the box stops it.
@@ -129,7 +137,7 @@ func (b *box) endWork() {
 }
 
 // keep leaves the sandbox to other controllers, and returns the end of its lease.
-func (b *box) keep(ctx context.Context) (time.Time, error) {
+func (b *box) keep(ctx context.Context, p progress) (time.Time, error) {
 	b.stopping.Store(true)
 	if b.unforce != nil {
 		b.unforce()
@@ -140,7 +148,8 @@ func (b *box) keep(ctx context.Context) (time.Time, error) {
 	if b.events != nil {
 		<-b.events
 	}
-	return until, errors.Join(err, b.attached.Close())
+	b.closeDoor(p)
+	return until, err
 }
 
 // startDelete deletes the stopped sandbox in the background; waitDeleted returns

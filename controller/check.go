@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"agentsh/controller/image"
 	"agentsh/controller/record"
 	"agentsh/controller/sandbox"
+	"agentsh/internal/layout"
 	"agentsh/internal/lazy"
 )
 
@@ -72,7 +74,7 @@ func (r *run) undo(ctx context.Context, made func() error) error {
 	forget(r.o.Backend, r.result.RunID)
 	var err error
 	if r.box != nil {
-		err = errors.Join(r.box.closeSide(ctx, r.journal, nil, &r.result), r.step(ctx, deleteStep))
+		err = errors.Join(closeSide(ctx, r), r.step(ctx, deleteStep))
 	}
 	return errors.Join(err, r.results.discard(), made(), r.journal.dir.RemoveWork(), r.journal.dir.Close())
 }
@@ -174,8 +176,9 @@ func problemsOf(file string, f *Failure) harness.Problems {
 }
 
 // Lint returns what the files of a harness have that every run would refuse: its
-// policy, its scripts and the rules of the organisation.
-func Lint(file string, h *harness.Harness) harness.Problems {
+// policy, its scripts and the rules of the organisation. check is what the backend says of
+// a sandbox without its place; nil: nothing.
+func Lint(file string, h *harness.Harness, check func(sandbox.Spec) error) harness.Problems {
 	var ps harness.Problems
 	add := func(err error) {
 		if err != nil {
@@ -194,8 +197,7 @@ func Lint(file string, h *harness.Harness) harness.Problems {
 		}
 		ps = append(ps, p)
 	case !slices.ContainsFunc(h.Refusals(), isPolicy): // else the loader warns of it, as of a URL
-		_, err := loadPolicy(h.Path(h.Policy), runRules{profiles: h.Profiles}, policyVars("/sandbox/workspace/repo"))
-		add(err)
+		add(lintPolicy(file, h, check))
 	}
 	_, err := readRules(h.Root)
 	add(err)
@@ -208,6 +210,27 @@ func Lint(file string, h *harness.Harness) harness.Problems {
 		ps = append(ps, h.NotOf(h.Backend.V, harness.Error)...)
 	}
 	return ps
+}
+
+// lintPolicy returns what a run refuses about the policy of a harness, or about its sandbox. Names of files in the
+// repository and values of the host are not known.
+func lintPolicy(file string, h *harness.Harness, check func(sandbox.Spec) error) error {
+	const repo = layout.Workspace + "/repo"
+	p := plan{harness: h, values: &harness.Expanded{}}
+	prog, err := newProgram(p, file, checkout{dir: repo, start: repo}, runIdentity{})
+	if err != nil { // see planServers; the rest is that of a run
+		_, err := loadPolicy(h.Path(h.Policy), runRules{profiles: h.Profiles}, policyVars(repo))
+		return err
+	}
+	if p, err = p.withSpec(prog, repo, "", 0); err != nil || check == nil {
+		return err
+	}
+	p.spec.Container = container(h.Container, sandbox.Image{Name: h.Image.V, ID: cmp.Or(h.Image.V, "of the run")})
+	p.spec.Container.Cluster = cluster(h.Kubernetes)
+	if err := check(p.spec); err != nil {
+		return fail(ExitConfiguration, "", ofBackend(h.Backend.V, h, err))
+	}
+	return nil
 }
 
 // policyHint is what to do about a harness without a policy.
@@ -231,9 +254,13 @@ func Describe(file string, load harness.Options, images image.Config, b sandbox.
 	if err != nil {
 		return Described{}, problemsOf(file, asFailure(context.Background(), "load", err))
 	}
+	var check func(sandbox.Spec) error
+	if of, can := backend.(sandbox.SpecChecker); can {
+		check = of.CheckSpec
+	}
 	return Described{
 		Agent: h.AgentName(), Runtime: h.Runtime.Or(defaultRuntime), Backend: backend, Provider: ModelProvider(h),
-	}, Lint(file, h)
+	}, Lint(file, h, check)
 }
 
 // providersOf are the providers of the models of runtimes that have one.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -49,6 +50,23 @@ func (w work) into(r *Result) {
 	}
 }
 
+// bundleFile is where a record has the commits that are in no repository.
+func bundleFile(recordDir string, iteration int) string {
+	return filepath.Join(recordDir, fmt.Sprintf("commits-%d.bundle", iteration))
+}
+
+// branches are the branches of the clone with the agent's commits.
+func (w work) branches() []string {
+	list := slices.Clone(w.extracted.Branches)
+	if w.extracted.Branch != "" {
+		list = append(list, w.extracted.Branch)
+	}
+	return list
+}
+
+// takingOut is what a part of the extraction does, for errors.
+const takingOut = "taking the work out"
+
 // extraction extracts the agent's work from the sandbox.
 type extraction struct {
 	sandbox   sandbox.Sandbox
@@ -72,8 +90,6 @@ func newExtraction(r *run) extraction {
 // the work of an earlier one. Commits go into the clone, changed files and
 // output into the results. If the agent failed, missing work is only a warning.
 func (x extraction) run(ctx context.Context, before work, iteration int, failed bool) (work, error) {
-	ctx, cancel := x.control.salvage(ctx, "taking the work out")
-	defer cancel()
 	if failed && x.sandbox.Cause() != nil { // the supervisor is gone
 		before.partial = true
 		return before, nil
@@ -88,8 +104,8 @@ func (x extraction) run(ctx context.Context, before work, iteration int, failed 
 	if !failed {
 		return w, fail(ExitSandbox, "", err)
 	}
-	if ctx.Err() != nil { // each part says that it was stopped
-		err = context.Cause(ctx)
+	if x.control.forced.Err() != nil { // each part says that it was stopped
+		err = errForced
 	}
 	x.progress.warn("the work of the agent is not complete: %v", err)
 	return w, nil
@@ -101,25 +117,51 @@ func (x extraction) repository(ctx context.Context, before work, iteration int) 
 		before.partial, before.skipped = false, nil
 		return before, err
 	}
+	var extracted extract.Result
+	var m wire.Manifest
+	err := x.control.do(ctx, takingOut, func(ctx context.Context) error {
+		err := x.undo(ctx, extracted, iteration)
+		if err == nil {
+			extracted, m, err = x.collect(ctx, iteration)
+		}
+		return err
+	})
+	w := work{extracted: extracted, iteration: iteration}
+	x.reportRefused(&w)
+	x.reportSkipped(&w, extracted.Skipped)
+	w.changed = changedPaths(m, x.checkout.tree, extracted.By)
+	return w, err
+}
+
+// collect extracts commits and changed files, and writes the manifest of the files. Without a manifest there are no files.
+func (x extraction) collect(ctx context.Context, iteration int) (extract.Result, wire.Manifest, error) {
 	c := x.checkout
 	extracted, err := extract.Collect(ctx, x.sandbox, extract.Input{
 		Governed: layout.Sandbox, Repo: c.dir, Base: c.target.Head,
 		Target: c.clone.Dir, Branch: branchPrefix + fmt.Sprint(iteration), Git: c.run, Stream: c.output,
 		Out: x.results.staging, Name: filesName, Limits: resultLimits,
-		KeepBundle: filepath.Join(x.recordDir, fmt.Sprintf("commits-%d.bundle", iteration)),
+		KeepBundle: bundleFile(x.recordDir, iteration),
 	})
-	w := work{extracted: extracted, iteration: iteration, changed: []Changed{}}
-	x.reportRefused(&w)
-	x.reportSkipped(&w, extracted.Skipped)
 	m := wire.Manifest{Entries: extracted.Changed, Deleted: extracted.Deleted, Skipped: extracted.Skipped}
 	if m.Entries == nil {
 		m.Entries = []wire.ManifestEntry{}
 	}
 	if writeErr := statedir.WriteJSON(filepath.Join(x.results.staging, manifestName), m); writeErr != nil {
-		return w, errors.Join(err, writeErr, x.results.dropFiles()) // without a manifest the files cannot be verified
+		return extracted, wire.Manifest{}, errors.Join(err, writeErr, x.results.dropFiles()) // without a manifest the files cannot be verified
 	}
-	w.changed = changedPaths(m, c.tree, extracted.By)
-	return w, err
+	return extracted, m, err
+}
+
+// undo removes what an attempt has extracted of an iteration. It was incomplete.
+func (x extraction) undo(ctx context.Context, before extract.Result, iteration int) error {
+	err := x.results.dropFiles()
+	if len((work{extracted: before}).branches()) > 0 {
+		err = errors.Join(err, x.checkout.git.RemoveBranches(ctx, x.checkout.clone.Dir, branchPrefix+fmt.Sprint(iteration)))
+	}
+	if before.Bundle != "" {
+		err = errors.Join(err, os.Remove(before.Bundle))
+	}
+	return err
 }
 
 // reportRefused reports the commits that were not extracted.
@@ -185,20 +227,26 @@ func changedPaths(m wire.Manifest, base []git.TreeEntry, by map[string]wire.Chan
 // output extracts the agent's whole output directory, or nothing.
 func (x extraction) output(ctx context.Context, w *work) error {
 	dir := filepath.Join(x.results.staging, outputName)
-	if err := statedir.RemoveTree(dir); err != nil {
+	var m wire.Manifest
+	err := x.control.do(ctx, takingOut, func(ctx context.Context) (err error) {
+		if err := statedir.RemoveTree(dir); err != nil {
+			return err
+		}
+		m, err = x.receive(ctx, x.sandbox, wire.CopyOut{Dir: layout.Output, SkipGit: true}, outputName, tarfs.ReceiveOptions{
+			UnpackOptions: tarfs.UnpackOptions{Limits: resultLimits, RefuseGit: true},
+		})
+		var answer *wire.Error                                            // of the sandbox: a file that is missing on the host is no answer
+		if errors.As(err, &answer) && errors.Is(answer, fs.ErrNotExist) { // the agent removed it
+			return os.Mkdir(dir, 0o755)
+		}
 		return err
-	}
-	m, err := x.receive(ctx, x.sandbox, wire.CopyOut{Dir: layout.Output, SkipGit: true}, outputName, tarfs.ReceiveOptions{
-		UnpackOptions: tarfs.UnpackOptions{Limits: resultLimits, RefuseGit: true},
 	})
 	x.reportSkipped(w, m.Skipped)
-	var answer *wire.Error // of the sandbox: a file that is missing on the host is no answer
-	switch {
-	case errors.As(err, &answer) && errors.Is(answer, fs.ErrNotExist): // the agent removed it
-		return os.Mkdir(dir, 0o755)
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("output of the agent: %w", err)
 	}
+	ctx, cancel := x.control.salvage(ctx, takingOut)
+	defer cancel()
 	return x.removeUnsafe(ctx, outputName, w)
 }
 
@@ -260,17 +308,21 @@ func (x extraction) transcripts(ctx context.Context, logs programLogs, iteration
 	if len(paths) == 0 || logs.gone() != nil {
 		return "", nil
 	}
+	name := filepath.Join(transcriptsName, fmt.Sprintf("iteration-%d", iteration))
+	at := filepath.Join(x.results.staging, name)
+	var m wire.Manifest
+	err := x.control.do(ctx, "taking the transcripts out", func(ctx context.Context) error {
+		err := errors.Join(statedir.RemoveTree(at), statedir.RemoveTree(at+tarfs.PartialSuffix), os.MkdirAll(filepath.Dir(at), 0o755))
+		if err == nil {
+			wanted := wire.CopyOut{Dir: wire.Name(logs.root), Paths: paths, Gone: true, SkipGit: true}
+			m, err = x.receive(ctx, logs.from, wanted, name, tarfs.ReceiveOptions{
+				UnpackOptions: tarfs.UnpackOptions{Limits: transcriptLimits, RefuseGit: true, KeepPartial: true},
+			})
+		}
+		return err
+	})
 	ctx, cancel := x.control.salvage(ctx, "taking the transcripts out")
 	defer cancel()
-	name := filepath.Join(transcriptsName, fmt.Sprintf("iteration-%d", iteration))
-	err := os.MkdirAll(filepath.Join(x.results.staging, transcriptsName), 0o755)
-	var m wire.Manifest
-	if err == nil {
-		wanted := wire.CopyOut{Dir: wire.Name(logs.root), Paths: paths, Gone: true, SkipGit: true}
-		m, err = x.receive(ctx, logs.from, wanted, name, tarfs.ReceiveOptions{
-			UnpackOptions: tarfs.UnpackOptions{Limits: transcriptLimits, RefuseGit: true}, KeepPartial: true,
-		})
-	}
 	if err != nil {
 		x.progress.warn("the transcripts are not complete: %v", err)
 		name += tarfs.PartialSuffix
@@ -349,10 +401,8 @@ func deliverCommits(ctx context.Context, c git.Clone, w work, name, dir string) 
 		return d, nil
 	}
 	branches := map[string]string{}
-	for _, from := range append(w.extracted.Branches, w.extracted.Branch) {
-		if from != "" {
-			branches[from] = name + strings.TrimPrefix(from, branchPrefix+fmt.Sprint(w.iteration))
-		}
+	for _, from := range w.branches() {
+		branches[from] = name + strings.TrimPrefix(from, branchPrefix+fmt.Sprint(w.iteration))
 	}
 	if err := c.Deliver(ctx, branches, dir); err != nil {
 		return d, err

@@ -29,7 +29,8 @@ func TestOnlyTheSandboxSaysThatThereIsNoOutput(t *testing.T) {
 	staging := t.TempDir()
 	dir := filepath.Join(staging, outputName)
 	take := func(copyOut func(w io.Writer) (wire.Manifest, error)) error {
-		return extraction{sandbox: copying{copyOut: copyOut}, results: &results{staging: staging}}.output(t.Context(), &work{})
+		x := extraction{sandbox: copying{copyOut: copyOut}, results: &results{staging: staging}, control: &control{forced: t.Context()}}
+		return x.output(t.Context(), &work{})
 	}
 	removed := func(io.Writer) (wire.Manifest, error) {
 		return wire.Manifest{}, fmt.Errorf("copy out: %w", &wire.Error{Code: wire.CodeNotFound, Message: "no such directory"})

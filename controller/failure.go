@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"syscall"
 
 	"agentsh/controller/harness"
 	"agentsh/controller/sandbox"
+	"agentsh/internal/statedir"
 	"agentsh/internal/text"
 )
 
@@ -97,6 +99,9 @@ func asFailure(ctx context.Context, step string, err error) *Failure {
 	return f
 }
 
+// HostFailure is the failure of a step before the run by an error of the host, such as a full disk.
+func HostFailure(step string, err error) *Failure { return asFailure(context.Background(), step, err) }
+
 // oneLine is an error with its text on one line.
 type oneLine struct{ error }
 
@@ -111,12 +116,52 @@ func hintFor(err error) string {
 		return end.Hint
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), strings.Contains(err.Error(), syscall.ENOSPC.Error()):
 		return "free some disk space, or set XDG_STATE_HOME to a larger file system; 'agentctl gc' removes what earlier runs left"
+	case errors.Is(err, syscall.EROFS):
+		return "make the file system writable, or set XDG_STATE_HOME to another one if it is that of the state directory"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return "check who owns the path and who may write it"
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return "raise the limit of open files (ulimit -n)"
 	}
 	return ""
+}
+
+// writtenDirs are the directories that a run writes to. The results may be nil.
+func writtenDirs(j *journal, results *results, c checkout) []string {
+	dirs := []string{j.dir.Path}
+	if results != nil {
+		dirs = append(dirs, filepath.Dir(results.out))
+	}
+	if c.target.Dir != "" {
+		dirs = append(dirs, c.target.Dir)
+	}
+	return dirs
+}
+
+// fewBytes is the free space below which a disk counts as full, in bytes.
+const fewBytes = 64 << 10
+
+// checkFull adds the cause to a failure if a disk is full. The errors of git
+// and other programs do not always name it, and the supervisor kills an agent
+// if its audit log cannot be written. What another hint says does not free a disk.
+func checkFull(f *Failure, dirs []string) {
+	if f.Code != ExitAgentFailed && f.Code != ExitSandbox || f.Hint == hintFor(syscall.ENOSPC) {
+		return
+	}
+	if full := firstFull(dirs, fewBytes); full != nil {
+		f.Err = oneLine{fmt.Errorf("%w (%w)", f.Err, full)}
+		f.Code, f.Hint = ExitSandbox, hintFor(f.Err)
+	}
+}
+
+// firstFull is the error of the first directory whose disk has less than some bytes free; nil: there is none.
+func firstFull(dirs []string, need int64) error {
+	for _, dir := range dirs {
+		if full := statedir.CheckRoom(dir, need); errors.Is(full, syscall.ENOSPC) {
+			return full
+		}
+	}
+	return nil
 }
 
 // Trouble reports whether a run failed by trouble of the infrastructure alone, so that

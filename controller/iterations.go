@@ -56,7 +56,10 @@ func (l *agentLoop) run(ctx context.Context) error {
 	for n := 1; ; n++ {
 		it, err := l.iterate(ctx, n)
 		l.iterations = append(l.iterations, it)
-		if storeErr := storeIterations(l.extraction.recordDir, l.iterations); err == nil {
+		storeErr := l.extraction.control.do(ctx, "recording the iteration", func(context.Context) error {
+			return storeIterations(l.extraction.recordDir, l.iterations)
+		})
+		if err == nil {
 			err = storeErr
 		}
 		if err != nil || it.Validation == "" || it.Validation == validationPassed {
@@ -94,7 +97,9 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 	l.readHookLog(ctx)
 	l.readServerLog(ctx)
 	listener.into(&it)
-	l.results.logError = errors.Join(l.results.logError, listener.failed)
+	if listener.failed != nil {
+		l.results.logError = errors.Join(l.results.logError, fmt.Errorf("the agent's log: %w", listener.failed))
+	}
 	failed := listener.end(agentFailure(exit, err, limit), rt.Traits().Ends && l.elsewhere.instead == nil)
 	if over := limited.failure(); over != nil {
 		failed = over

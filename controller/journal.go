@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"time"
 
 	"agentsh/controller/record"
@@ -61,9 +62,13 @@ func (j *journal) wrote() {
 	}
 }
 
-// begin records the start of a step, and the end of the one before.
-func (j *journal) begin(step string) error {
-	j.record.Steps = append(j.record.Steps, record.Step{Name: step, Started: time.Now().UTC()})
+// beginStep records the start of a step. storeSteps stores it.
+func (j *journal) beginStep(name string) {
+	j.record.Steps = append(j.record.Steps, record.Step{Name: name, Started: time.Now().UTC()})
+}
+
+// storeSteps stores the start of the last step, and the end of the one before.
+func (j *journal) storeSteps() error {
 	now := j.record
 	now.Steps = nil
 	if !reflect.DeepEqual(now, j.written) {
@@ -76,8 +81,8 @@ func (j *journal) begin(step string) error {
 	return err
 }
 
-// end records the end of the last step. The next write stores it.
-func (j *journal) end() *record.Step {
+// endStep records the end of the last step. The next write stores it.
+func (j *journal) endStep() *record.Step {
 	ended := time.Now().UTC()
 	last := &j.record.Steps[len(j.record.Steps)-1]
 	last.Ended = &ended
@@ -158,11 +163,11 @@ func (j *journal) readUnfinished() (u unfinished, err error) {
 	return u, err
 }
 
-// close records the end of the run and releases the record.
-func (j *journal) close(r Result) error {
+// end records the end of the run. The caller releases the record.
+func (j *journal) end(r Result) error {
 	j.record.Findings = r.Findings
 	j.record.Status, j.record.ExitCode, j.record.Ended = r.Status, r.ExitCode, &r.Ended
-	return errors.Join(j.dir.RemoveWork(), j.write(), j.dir.Close())
+	return errors.Join(j.dir.RemoveWork(), j.write())
 }
 
 // storeAudit stores the audit log of an ended sandbox.
@@ -237,9 +242,11 @@ func (j *journal) storeChanges(c Changes) error {
 	return statedir.WriteJSON(filepath.Join(j.dir.Path, record.ChangesFile), c)
 }
 
+// stored notes a file that was stored, in the place of an earlier one of the same name.
 func (j *journal) stored(s record.Stored, err error) error {
 	if err == nil {
-		j.record.Stored = append(j.record.Stored, s)
+		same := func(old record.Stored) bool { return old.Name == s.Name }
+		j.record.Stored = append(slices.DeleteFunc(slices.Clone(j.record.Stored), same), s)
 	}
 	return err
 }

@@ -59,7 +59,14 @@ func loadHarness(
 		if b, err = chooseBackend(b, h); err != nil && !ps.HasErrors() {
 			return nil, b, err
 		}
+		if err := checkGiven(h, images); err != nil && !ps.HasErrors() {
+			return nil, b, err
+		}
 		if _, pulls := b.(sandbox.Puller); pulls {
+			if _, here := b.(sandbox.HostPuller); !here && slices.Contains(images.Given, h.Image.V) {
+				return nil, b, badConfig("leave out --image: the backend gets the image by this name",
+					"--image %s: backend %s makes no sandbox of a root file system of this host", h.Image.V, b.Name())
+			}
 			images = image.Config{Places: map[string]string{h.Image.V: ""}} // the engine has it
 		}
 		h.Fill(b.Name(), o.Cluster)
@@ -75,6 +82,18 @@ func loadHarness(
 		return nil, b, problemsFailure(ps)
 	}
 	return h, b, nil
+}
+
+// checkGiven refuses images of the command line of which the harness has none.
+func checkGiven(h *harness.Harness, images image.Config) error {
+	if len(images.Given) == 0 || slices.Contains(images.Given, h.Image.V) {
+		return nil
+	}
+	name := images.Given[0]
+	if h.Image.V == "" {
+		return badConfig("write image: "+name+" in the harness, or leave out --image", "--image %s: the harness has no image", name)
+	}
+	return badConfig("write --image "+h.Image.V+"=PATH", "--image %s: the image of the harness is %s", name, h.Image.V)
 }
 
 // imageProblems replaces the note that an image has no meaning. There is none
@@ -180,6 +199,9 @@ func expand(h *harness.Harness, lookup harness.Lookup) (plan, error) {
 	var ps harness.Problems
 	if p.values, ps = h.Expand(lookup); !ps.HasErrors() {
 		p.credentials, p.agent, ps = placeholders(p.values, modelKeys(h))
+	}
+	if !ps.HasErrors() {
+		ps = checkGateways(p.values, p.agent)
 	}
 	if !ps.HasErrors() {
 		p.files, ps = p.values.Files()

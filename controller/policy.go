@@ -176,9 +176,6 @@ type fileRule struct {
 	Message    string   `json:"message,omitempty"`
 }
 
-// runPolicyName is the file name in denials by the rules of the run.
-const runPolicyName = "agentctl-run.yaml"
-
 // runPolicy makes a policy with the rules of the run that extends the file
 // name. So its rules are evaluated first. It is JSON, which is a subset of
 // YAML.
@@ -197,7 +194,7 @@ func runPolicy(name string, own runRules) policy.Source {
 	if err != nil {
 		panic(err) // the values are strings only
 	}
-	return policy.Source{Name: runPolicyName, Data: data}
+	return policy.Source{Name: layout.RunPolicy, Data: data}
 }
 
 // changing are the operations that change a file or directory.

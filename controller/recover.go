@@ -18,6 +18,7 @@ import (
 	"agentsh/controller/image"
 	"agentsh/controller/record"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/local"
 	"agentsh/internal/statedir"
 )
 
@@ -180,9 +181,11 @@ type Collected struct {
 	RunID   string `json:"run_id,omitempty"`
 	Image   string `json:"image,omitempty"` // digest of an extracted image
 	Sandbox string `json:"sandbox,omitempty"`
-	File    string `json:"file,omitempty"` // temporary file or directory of a command that was killed
-	Run     bool   `json:"run"`            // host files of an unfinished run
-	Record  bool   `json:"record"`         // the record of an ended run, with the files stored with it
+	// Elsewhere is the backend of a sandbox of which only what is on this machine was found: it may go on at its place.
+	Elsewhere string `json:"elsewhere,omitempty"`
+	File      string `json:"file,omitempty"` // temporary file or directory of a command that was killed
+	Run       bool   `json:"run"`            // host files of an unfinished run
+	Record    bool   `json:"record"`         // the record of an ended run, with the files stored with it
 }
 
 // Collect cleans up after killed controllers: it removes sandboxes with their
@@ -204,7 +207,11 @@ func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend, o
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", l.ID, l.Err))
 			continue
 		}
-		found = append(found, Collected{RunID: l.RunID, Sandbox: l.ID})
+		c := Collected{RunID: l.RunID, Sandbox: l.ID}
+		if r, err := record.Find(state, l.RunID); err == nil && r.Backend != backend.Name() && r.Backend != local.Name {
+			c.Elsewhere = r.Backend
+		}
+		found = append(found, c)
 	}
 	swept, err := record.Sweep(state, record.SweepOptions{OlderThan: o.RunsOlderThan, DryRun: o.DryRun, Finish: finishRun})
 	if err != nil {

@@ -300,7 +300,7 @@ var resultFields = map[string]string{
 	"changed":          "paths of the repository that differ from the base commit",
 	"not_taken":        "files that could not leave the sandbox, each with the reason",
 	"delivered":        "whether the results are at out and the commits in the repository",
-	"partial":          "whether the agent was stopped, or part of its work is missing",
+	"partial":          "whether the agent was stopped, or part of its work or of its log is missing",
 	"iterations":       "end of the agent in each iteration",
 	"usage":            "use of the model, as the agent program reports it",
 	"commands":         "number of programs that were started",

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	"mvdan.cc/sh/v3/syntax"
 
 	"agentsh/controller/record"
 	"agentsh/controller/sandbox"
@@ -41,7 +42,8 @@ type results struct {
 	published bool
 	log       *agentLog
 	events    *agentLog
-	logError  error // error of the logs, which prevents the publication
+	closed    bool  // log and events are
+	logError  error // error of the logs: something is missing in them
 }
 
 // newResults checks that results can be published at out. It creates only the
@@ -201,7 +203,14 @@ func (l *agentLog) add(line string) error {
 	if l.left -= int64(len(line)) + 1; l.left < 0 {
 		line, l.full = l.last, true
 	}
-	_, err := l.file.WriteString(line + "\n")
+	n, err := l.file.WriteString(line + "\n")
+	if err != nil && n > 0 { // the log has whole lines
+		size, seekErr := l.file.Seek(int64(-n), io.SeekCurrent)
+		err = errors.Join(err, seekErr)
+		if seekErr == nil {
+			err = errors.Join(err, l.file.Truncate(size))
+		}
+	}
 	return err
 }
 
@@ -209,14 +218,15 @@ func (r *results) createFile(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(r.staging, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 }
 
-// closeLogs closes the logs of the agent. A second call is an error.
+// closeLogs closes the logs of the agent. A second call does nothing.
 func (r *results) closeLogs() error {
 	var errs []error
 	for _, l := range []*agentLog{r.log, r.events} {
-		if l != nil {
+		if l != nil && !r.closed {
 			errs = append(errs, l.file.Close())
 		}
 	}
+	r.closed = true
 	return errors.Join(errs...)
 }
 
@@ -242,9 +252,9 @@ func (r *results) dropFiles() error {
 // copyAudit writes the audit log.
 func (r *results) copyAudit(from io.Reader) error { return r.copyLog(auditName, from) }
 
-// copyLog writes a log.
+// copyLog writes a log, in the place of one that is incomplete.
 func (r *results) copyLog(name string, from io.Reader) (err error) {
-	f, err := r.createFile(name)
+	f, err := os.Create(filepath.Join(r.staging, name))
 	if err != nil {
 		return err
 	}
@@ -265,9 +275,6 @@ func (r *results) writeResult(v Result) error {
 // publish renames the staging directory to its final path. Earlier results are
 // exchanged in one step and then removed.
 func (r *results) publish() error {
-	if err := r.closeLogs(); err != nil {
-		return fmt.Errorf("write agent log: %w", err)
-	}
 	err := unix.Renameat2(unix.AT_FDCWD, r.staging, unix.AT_FDCWD, r.out, unix.RENAME_NOREPLACE)
 	if err == nil {
 		r.published, r.made = true, true
@@ -277,7 +284,7 @@ func (r *results) publish() error {
 		return fmt.Errorf("publish results: %w", err)
 	}
 	if err := replaceable(r.out); err != nil {
-		return fmt.Errorf("publish results: %w", err)
+		return r.publishBeside(fmt.Errorf("publish results: %w", err))
 	}
 	if err := unix.Renameat2(unix.AT_FDCWD, r.staging, unix.AT_FDCWD, r.out, unix.RENAME_EXCHANGE); err != nil {
 		return fmt.Errorf("publish results: %w", err)
@@ -286,12 +293,23 @@ func (r *results) publish() error {
 	return statedir.RemoveTree(r.staging) // the earlier results, after the exchange
 }
 
+// publishBeside publishes the results under another name, when something else has come to be at theirs during the run. It is
+// an error, which says where they are.
+func (r *results) publishBeside(why error) error {
+	beside := r.out + "-" + strings.TrimPrefix(filepath.Base(r.staging), stagingPrefix)
+	if err := unix.Renameat2(unix.AT_FDCWD, r.staging, unix.AT_FDCWD, beside, unix.RENAME_NOREPLACE); err != nil {
+		return errors.Join(why, fmt.Errorf("publish results: %w", err))
+	}
+	r.out, r.published = beside, true
+	return fail(ExitSandbox, "the results are in "+beside, why)
+}
+
 // discard removes unpublished results. It may be called on a nil receiver.
 func (r *results) discard() error {
 	if r == nil {
 		return nil
 	}
-	_ = r.closeLogs() // already closed if the results were published
+	_ = r.closeLogs() // nobody reads them
 	if r.published || !r.made {
 		return nil
 	}
@@ -301,67 +319,164 @@ func (r *results) discard() error {
 // deliver stops the sandbox, creates branches of the repository with the
 // agent's commits, and publishes the results.
 func (r *run) deliver(ctx context.Context) error {
-	ctx, cancel := r.control.salvage(ctx, "taking the results out")
-	defer cancel()
-	if !r.keeps() {
-		if err := r.box.stop(ctx); err != nil {
-			return err
-		}
-	}
-	if err := addAudit(ctx, r.box.sandbox, r.results, r.counts); err != nil {
-		return err
-	}
-	if r.plan.helped != nil {
-		_ = r.plan.helped.follow(ctx, nil) // its session ends: it sends nothing
-	}
-	err := r.box.closeSide(ctx, r.journal, r.results, &r.result)
+	missing, err := takeLogs(ctx, r)
 	if err != nil {
 		return err
 	}
-	r.result.Trashed, err = r.box.sandbox.Trash(ctx, filepath.Join(r.results.staging, trashName))
-	if errors.Is(err, sandbox.ErrGone) { // it was elsewhere
-		r.progress.warn("deleted files are lost: %v", err)
-	} else if err != nil {
-		return err
-	}
+	part := newDelivery(ctx, r)
 	if !r.keeps() {
-		r.startDelete(ctx)
+		_ = part(func(ctx context.Context) error { // it says itself what failed
+			r.startDelete(ctx)
+			return nil
+		})
 	}
-	name := branchName(r.result.Agent, r.result.RunID)
-	d, err := deliverCommits(ctx, r.checkout.clone, r.work, name, r.journal.dir.Delivery())
+	var d delivered
+	name, dir := branchName(r.result.Agent, r.result.RunID), r.journal.dir.Delivery()
+	again := false
+	err = part(func(ctx context.Context) (err error) {
+		if again {
+			err = r.checkout.git.RemoveBranches(ctx, r.checkout.target.Dir, name) // normally there are none
+		}
+		if again = true; err != nil {
+			return err
+		}
+		d, err = deliverCommits(ctx, r.checkout.clone, r.work, name, dir)
+		return err
+	})
 	r.result.Branch, r.result.Branches = d.branch, d.others
 	if d.commits != nil {
 		r.result.Commits = d.commits
 	}
 	if err != nil {
+		return deliverRest(r, part, errors.Join(err, missing))
+	}
+	err = part(func(ctx context.Context) error {
+		changes, err := compare(ctx, r.checkout, r.work.extracted)
+		if err == nil {
+			err = r.journal.storeChanges(changes)
+		}
 		return err
-	}
-	if changes, err := compare(ctx, r.checkout, r.work.extracted); err != nil {
-		r.progress.warn("compare changed files: %v", err)
-	} else if err := r.journal.storeChanges(changes); err != nil {
+	})
+	if err != nil {
 		r.progress.warn("compare changed files: %v", err)
 	}
-	if r.results.logError != nil {
-		return r.results.logError
+	if missing != nil {
+		r.result.Partial = true
+		missing = fail(ExitSandbox, "", fmt.Errorf("the results in %s are not whole: %w", r.results.out, missing))
 	}
-	return r.publish()
+	return errors.Join(publishWhole(r, part, missing), missing)
+}
+
+// delivery does a part of the delivery, see [control.do].
+type delivery func(part func(context.Context) error) error
+
+func newDelivery(ctx context.Context, r *run) delivery {
+	return func(part func(context.Context) error) error { return r.control.do(ctx, "taking the results out", part) }
+}
+
+// takeLogs stops the sandbox, and takes its logs and its trash out. missing says what of them the results do not have.
+func takeLogs(ctx context.Context, r *run) (missing, err error) {
+	part := newDelivery(ctx, r)
+	missing = errors.Join(r.results.logError, r.results.closeLogs())
+	if !r.keeps() {
+		_ = part(func(context.Context) error { return firstFull(r.control.space.dirs, fewBytes) }) // the audit log gets its end
+		if err := part(func(ctx context.Context) error { return r.box.stop(ctx, r.progress) }); err != nil {
+			return missing, err
+		}
+		r.control.space.alone()
+	}
+	if err := part(func(ctx context.Context) error { return addAudit(ctx, r.box.sandbox, r.results, r.counts) }); err != nil {
+		return missing, err
+	}
+	if r.plan.helped != nil {
+		_ = r.plan.helped.follow(context.WithoutCancel(ctx), nil) // its session ends: it sends nothing
+	}
+	if err := closeSide(ctx, r); err != nil {
+		return missing, err
+	}
+	err = part(func(ctx context.Context) (err error) {
+		to := filepath.Join(r.results.staging, trashName)
+		if err := statedir.RemoveTree(to); err != nil {
+			return err
+		}
+		r.result.Trashed, err = r.box.sandbox.Trash(ctx, to)
+		return err
+	})
+	if errors.Is(err, sandbox.ErrGone) { // it was elsewhere
+		r.progress.warn("deleted files are lost: %v", err)
+	} else if err != nil {
+		missing = errors.Join(missing, fmt.Errorf("deleted files: %w", err))
+	}
+	return missing, nil
+}
+
+// deliverRest publishes what there is when the repository does not take the commits, as one that has changed during the run: the
+// results, and a bundle with the commits in the record of the run. It is an error, too.
+func deliverRest(r *run, part delivery, why error) error {
+	if r.control.forced.Err() != nil {
+		return why
+	}
+	r.result.Partial = true
+	hint := hintFor(why)
+	if r.result.Bundle == "" {
+		file := bundleFile(r.journal.dir.Path, r.work.iteration)
+		quoted, err := syntax.Quote(file, syntax.LangPOSIX)
+		if err == nil {
+			err = part(func(ctx context.Context) error { return r.checkout.clone.Bundle(ctx, r.work.branches(), file) })
+		}
+		switch {
+		case err == nil:
+			r.result.Bundle = file
+			kept := fmt.Sprintf("the commits are in a bundle: git fetch %s 'refs/heads/%s*:refs/heads/%[2]s*'", quoted, branchPrefix)
+			hint = strings.TrimPrefix(hint+"; "+kept, "; ")
+		case hint == "" || hint != hintFor(err): // else it is the same reason
+			why = errors.Join(why, err)
+		}
+	}
+	if err := publishWhole(r, part, fail(ExitSandbox, hint, why)); err != nil {
+		why = errors.Join(why, err)
+	}
+	return fail(ExitSandbox, hint, why)
+}
+
+// publishWhole publishes the results when there is room for them. failed is what the delivery fails with; nil: it does not.
+func publishWhole(r *run, part delivery, failed error) error {
+	var err error
+	_ = part(func(context.Context) error {
+		if err = r.publish(failed); r.results.published { // an error does not concern them: nothing is done again
+			return nil
+		}
+		return err
+	})
+	return err
 }
 
 // publish publishes the results with a result.json. It describes the end of the
 // run as if no later step fails. post_script reads it, and it remains if the
 // controller is killed.
-func (r *run) publish() error {
+func (r *run) publish(failed error) error {
 	before := r.result.Out
 	r.result.Out, r.result.Audit, r.result.Delivered = r.results.out, filepath.Join(r.results.out, auditName), true
-	r.conclude(r.failed)
+	if r.failed != nil {
+		failed = r.failed
+	} else if failed != nil {
+		failed = asFailure(context.Background(), "deliver", failed)
+	}
+	r.conclude(failed)
 	err := r.results.writeResult(r.result)
 	if err == nil {
 		err = r.results.publish()
 	}
-	if err != nil {
+	if err != nil && !r.results.published {
 		r.result.Out, r.result.Audit, r.result.Delivered = before, "", false
 		return err
 	}
-	r.journal.record.Staging = ""
-	return nil
+	beside := r.results.out != r.result.Out
+	if err == nil || beside { // else earlier results are left there
+		r.journal.record.Staging = ""
+	}
+	if beside {
+		r.result.Out, r.result.Audit, r.journal.record.Out = r.results.out, filepath.Join(r.results.out, auditName), r.results.out
+	}
+	return err
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,10 +35,18 @@ type Options struct {
 	Progress func(Update)
 	Force    context.Context // its end stops the extraction after a stopped run; may be nil
 	Agent    AgentOptions
+	EndOptions
+	Images image.Config // where images are
+}
+
+// EndOptions say how a run ends.
+type EndOptions struct {
 	// KeepSandbox is how long the sandbox outlives the controller if the agent fails
 	// or the controller is killed. 0: it is deleted at once.
 	KeepSandbox time.Duration
-	Images      image.Config // where images are
+	// WaitForSpace is how long the run waits, in all, when a disk of this machine is full while the
+	// agent's work is taken out and delivered. 0: it fails at once.
+	WaitForSpace time.Duration
 }
 
 // Caller is what the process has that runs an agent.
@@ -187,7 +195,7 @@ func (r *run) steps(ctx context.Context, steps []step) error {
 
 // step runs one step and records it.
 func (r *run) step(ctx context.Context, s step) error {
-	err := r.journal.begin(s.name)
+	err := beginStep(ctx, r, s)
 	if err != nil && s.salvage { // salvage steps run even if they cannot be recorded
 		r.progress.warn("%v", err)
 		err = nil
@@ -200,7 +208,7 @@ func (r *run) step(ctx context.Context, s step) error {
 	if err == nil || s.salvage {
 		err = s.do(r, ctx)
 	}
-	last := r.journal.end()
+	last := r.journal.endStep()
 	defer func() { r.counts.observer.Step(*last) }()
 	if err != nil {
 		f := asFailure(ctx, s.name, err)
@@ -219,35 +227,13 @@ func (r *run) step(ctx context.Context, s step) error {
 	return nil
 }
 
-// writtenDirs are the directories that a run writes to. The results may be nil.
-func writtenDirs(j *journal, results *results, c checkout) []string {
-	dirs := []string{j.dir.Path}
-	if results != nil {
-		dirs = append(dirs, filepath.Dir(results.out))
+// beginStep records the start of a step. One that needs the record waits for space if an agent has worked.
+func beginStep(ctx context.Context, r *run, s step) error {
+	r.journal.beginStep(s.name)
+	if s.salvage || len(r.result.Iterations) == 0 {
+		return r.journal.storeSteps()
 	}
-	if c.target.Dir != "" {
-		dirs = append(dirs, c.target.Dir)
-	}
-	return dirs
-}
-
-// fewBytes is the free space below which a disk counts as full, in bytes.
-const fewBytes = 64 << 10
-
-// checkFull adds the cause to a failure if a disk is full. The errors of git
-// and other programs do not always name it, and the supervisor kills an agent
-// if its audit log cannot be written.
-func checkFull(f *Failure, dirs []string) {
-	if f.Code != ExitAgentFailed && (f.Code != ExitSandbox || f.Hint != "") {
-		return
-	}
-	for _, dir := range dirs {
-		if full := statedir.CheckRoom(dir, fewBytes); errors.Is(full, syscall.ENOSPC) {
-			f.Err = oneLine{fmt.Errorf("%w (%w)", f.Err, full)}
-			f.Code, f.Hint = ExitSandbox, hintFor(f.Err)
-			return
-		}
-	}
+	return r.control.do(ctx, s.name, func(context.Context) error { return r.journal.storeSteps() })
 }
 
 // finish deletes the sandbox, writes the result and closes the record.
@@ -255,8 +241,11 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
 	forget(r.o.Backend, r.result.RunID)
+	if r.results == nil || !r.results.published {
+		r.control.space.left = 0 // nothing of the work is left to wait for
+	}
 	if r.box != nil {
-		if err := r.box.closeSide(ctx, r.journal, r.results, &r.result); err != nil { // deliver has done it, if it came so far
+		if err := closeSide(ctx, r); err != nil { // deliver has done it, if it came so far
 			r.progress.warn("%v", err)
 		}
 		last := deleteStep
@@ -268,15 +257,20 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 		}
 	}
 	r.conclude(failed)
-	if err := r.results.writeResult(r.result); err != nil && failed == nil {
+	keep := func(write func(context.Context) error) error { return r.control.do(ctx, "writing the result", write) }
+	err := keep(func(context.Context) error { return r.results.writeResult(r.result) })
+	if err != nil && failed == nil {
 		failed = asFailure(ctx, "deliver", fmt.Errorf("write result: %w", err))
 		r.result.fail(failed)
 	}
 	if r.journal != nil {
-		err := r.journal.storeResult(r.result)
-		if r.results != nil && !r.blocked { // a scan withholds the agent's logs, too
-			err = errors.Join(err, r.journal.storeLogs(r.results.dir()))
-		}
+		err := keep(func(context.Context) error {
+			err := r.journal.storeResult(r.result)
+			if r.results != nil && !r.blocked { // a scan withholds the agent's logs, too
+				err = errors.Join(err, r.journal.storeLogs(r.results.dir()))
+			}
+			return err
+		})
 		if err != nil {
 			r.progress.warn("%v", err)
 		}
@@ -285,7 +279,8 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 		r.progress.warn("clean up: %v", err)
 	}
 	if r.journal != nil {
-		if err := r.journal.close(r.result); err != nil {
+		err := keep(func(context.Context) error { return r.journal.end(r.result) })
+		if err := errors.Join(err, r.journal.dir.Close()); err != nil {
 			r.progress.warn("%v", err)
 		}
 	}
@@ -349,6 +344,7 @@ type control struct {
 	interrupt context.CancelCauseFunc // stops the run like a signal does
 	forced    context.Context         // its end stops the extraction of the agent's work
 	force     context.CancelFunc
+	space     space
 }
 
 // errForced is the cause of the end of work that a second interruption stopped.
@@ -392,5 +388,84 @@ func (c *control) salvage(ctx context.Context, what string) (context.Context, co
 		stop()
 		cancel(nil)
 		end()
+	}
+}
+
+// do does a part of the work after the end of the run's context, in a context of [control.salvage]. Where a disk of
+// this machine is full, it waits until there is room, and does the part again: that must be possible. The time of
+// the part does not go on meanwhile.
+func (c *control) do(ctx context.Context, what string, part func(context.Context) error) error {
+	for n := 0; ; n++ {
+		limited, end := c.salvage(ctx, what)
+		err := part(limited)
+		end()
+		if err == nil || c.space.left <= 0 || c.forced.Err() != nil || !c.space.wait(c.forced, err, n) {
+			return err
+		}
+	}
+}
+
+// space is the wait for room on the disks of this machine, when there is an agent's work. The zero value does not wait.
+type space struct {
+	dirs     []string        // that are written
+	left     time.Duration   // that the run may wait
+	gone     <-chan struct{} // ends the wait: closed when the sandbox is lost; nil: it is not needed
+	giveUp   string          // what gives up the work
+	progress progress
+}
+
+// newSpace waits for room on the disks that a run writes to.
+func newSpace(r *run) space {
+	return space{
+		dirs: writtenDirs(r.journal, r.results, r.checkout), left: r.o.WaitForSpace, gone: r.box.sandbox.Gone(), progress: r.progress,
+		giveUp: "a second Ctrl-C, or 'agentctl sandbox delete " + r.box.sandbox.ID() + " --force', gives up the work",
+	}
+}
+
+// alone is used when the sandbox has ended, and nobody is let in.
+func (s *space) alone() { s.gone, s.giveUp = nil, "a second Ctrl-C gives up what is not delivered" }
+
+const (
+	enoughBytes = 4 << 20     // the free space that a full disk must have for another attempt
+	spacePoll   = time.Second // between two looks at it
+	spacePause  = time.Minute // the longest between two attempts, which may need more than enoughBytes
+)
+
+// wait waits for room if a full disk is behind an error. It reports whether the part that failed may be done again.
+// before is the number of attempts before that one.
+func (s *space) wait(forced context.Context, err error, before int) bool {
+	full := slices.DeleteFunc(slices.Clone(s.dirs), func(dir string) bool { return firstFull([]string{dir}, fewBytes) == nil })
+	f := (*Failure)(nil)
+	if errors.As(err, &f) && f.Code != ExitSandbox || len(full) == 0 && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return false
+	}
+	select {
+	case <-s.gone:
+		return false
+	default:
+	}
+	started := time.Now()
+	if before == 0 {
+		why := cmp.Or(firstFull(full, enoughBytes), err)
+		s.progress.warn("%v; the run goes on by itself when there is room, and waits until %s for it; %s",
+			why, started.Add(s.left).Format(time.DateTime), s.giveUp)
+	}
+	defer func() { s.left -= time.Since(started) }()
+	pause, over, look := min(spacePoll<<min(before, 10), spacePause), time.NewTimer(s.left), time.NewTicker(spacePoll)
+	defer over.Stop()
+	defer look.Stop()
+	for {
+		select {
+		case <-forced.Done():
+			return false
+		case <-s.gone:
+			return false
+		case <-over.C:
+			return firstFull(full, enoughBytes) == nil
+		case <-look.C:
+			if time.Since(started) >= pause && firstFull(full, enoughBytes) == nil {
+				return true
+			}
+		}
 	}
 }

@@ -187,7 +187,7 @@ func checkAll(ctx context.Context, r *run) error {
 	if r.plan.spec.NeedBytes, err = checkRoom(ctx, r.checkout, r.results); err != nil {
 		return err
 	}
-	if err := checkBackend(ctx, r.o.Backend, r.plan.spec); err != nil {
+	if err := checkBackend(ctx, r.o.Backend, r.plan.harness, r.plan.spec); err != nil {
 		return err
 	}
 	return r.checkHost(ctx)
@@ -287,6 +287,18 @@ const defaultReady = 60 * time.Second
 // maxDegraded bounds the mechanisms that a supervisor names.
 const maxDegraded = 100
 
+// fallbackHint is the hint to what a supervisor says of the fallbacks that would open its session.
+func fallbackHint(message string) string {
+	_, names, found := strings.Cut(message, "--degraded ")
+	switch {
+	case strings.Contains(names, "file_server"):
+		return "a run needs FUSE where its sandbox is: file_server is no fallback of runs, see doc/harness.md"
+	case found:
+		return "degraded of the harness has the same names: see doc/harness.md"
+	}
+	return ""
+}
+
 // waitReady waits for the supervisor and starts to follow its events.
 func (r *run) waitReady(ctx context.Context) error {
 	limit := defaultReady
@@ -298,11 +310,7 @@ func (r *run) waitReady(ctx context.Context) error {
 		err = errors.Join(checkRequire(r.plan.harness, hello.Version), checkRenewal(r.plan.helped, r.box.sandbox, hello.Version))
 	}
 	if err != nil {
-		hint := ""
-		if strings.Contains(err.Error(), "--degraded ") {
-			hint = "degraded of the harness has the same names: see doc/harness.md"
-		}
-		return fail(ExitSandbox, hint, err)
+		return fail(ExitSandbox, fallbackHint(err.Error()), err)
 	}
 	r.box.hello = hello
 	if known, is := r.box.sandbox.(sandbox.Imaged); is && r.result.Image != nil {
@@ -387,6 +395,7 @@ func (r *run) iterations(ctx context.Context) error {
 	if err := r.results.create(); err != nil {
 		return fmt.Errorf("make results: %w", err)
 	}
+	r.control.space = newSpace(r)
 	loop := &agentLoop{
 		harness: r.plan.harness, program: r.program, sandbox: r.box.sandbox, results: r.results, scripts: r.scripts(), progress: r.progress,
 		legacy: r.runDirectory(), counts: r.counts, maxOutput: r.o.Agent.MaxOutput,
@@ -439,7 +448,7 @@ func (r *run) keepSandbox(ctx context.Context) error {
 	if err := r.journal.storeAudit(ctx, r.box.sandbox); err != nil {
 		r.progress.warn("%v", err)
 	}
-	until, err := r.box.keep(ctx)
+	until, err := r.box.keep(ctx, r.progress)
 	if err != nil {
 		return errors.Join(fmt.Errorf("keep the sandbox: %w", err), r.box.sandbox.Delete(ctx))
 	}
@@ -453,7 +462,7 @@ func (r *run) keepSandbox(ctx context.Context) error {
 // deleteSandbox removes the sandbox. Its audit log stays in the record's
 // directory.
 func (r *run) deleteSandbox(ctx context.Context) error {
-	err := r.box.stop(ctx)
+	err := r.box.stop(ctx, r.progress)
 	r.startDelete(ctx)
 	return errors.Join(err, r.box.waitDeleted())
 }

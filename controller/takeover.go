@@ -153,7 +153,7 @@ func (t *takeover) enter(ctx context.Context) error {
 	r.box = &box{sandbox: s}
 	r.box.endOnForce(r.control.forced)
 	if err := r.step(ctx, step{name: "attach", do: (*run).waitReady}); err != nil {
-		_ = r.box.stop(ctx) // Collect removes the sandbox
+		_ = r.box.stop(ctx, r.progress) // Collect removes the sandbox
 		if errors.Is(err, sandbox.ErrGone) {
 			err = fail(ExitSandbox, collectHint, errors.New("its sandbox had ended when its controller was killed"))
 		}
@@ -166,7 +166,8 @@ func (t *takeover) enter(ctx context.Context) error {
 // has no end.
 func (t *takeover) takeWork(ctx context.Context) error {
 	r := t.run
-	if err := r.results.adopt(); err != nil {
+	r.control.space = newSpace(r)
+	if err := r.control.do(ctx, takingOut, func(context.Context) error { return r.results.adopt() }); err != nil {
 		return fmt.Errorf("results of the killed controller: %w", err)
 	}
 	all := slices.Clone(r.result.Iterations)

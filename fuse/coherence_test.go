@@ -400,11 +400,11 @@ func TestAChangeIsToldWhateverElseIsTold(t *testing.T) {
 		tries, size = tries+1, size+1
 		at := tr.Host.Now()
 		other := unix.Stat_t{Dev: before.Dev, Ino: before.Ino + 1, Mode: unix.S_IFREG, Nlink: 1, Size: size}
-		tr.Host.Tell(nil, tr.Adopt(root, "other", &other), &other, tree.Latest)
+		tr.Host.Tell(nil, tr.Adopt(root, "other", &other), &other, tree.Latest, 0)
 		return at
 	}
 	tellMore()
-	tr.Host.Tell(nil, root, &before, tree.Latest)
+	tr.Host.Tell(nil, root, &before, tree.Latest, 0)
 
 	tries = 0
 	var st unix.Stat_t

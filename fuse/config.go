@@ -107,7 +107,8 @@ func (c *Config) check() error {
 	return errors.Join(problems...)
 }
 
-// load compiles the policy from the sources in the message. It reads no file.
+// load compiles the file rules of the policy from the sources in the message, which the
+// supervisor has loaded as a whole. It reads no file.
 func (c *Config) load() (Rules, error) {
 	read := func(name string) ([]byte, error) {
 		for _, s := range c.Policy[1:] {
@@ -117,7 +118,7 @@ func (c *Config) load() (Rules, error) {
 		}
 		return nil, fmt.Errorf("policy file %s was not sent", name)
 	}
-	p, err := syntax.Load(policy.Source(c.Policy[0]), syntax.Options{Vars: c.Vars, OutsideWorkspace: true, ReadFile: read})
+	p, err := syntax.Load(policy.Source(c.Policy[0]), syntax.Options{Vars: c.Vars, OutsideWorkspace: true, FilesAlone: true, ReadFile: read})
 	if err != nil {
 		return nil, err
 	}

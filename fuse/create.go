@@ -135,7 +135,7 @@ func (o *creator) openExisting(in *gofuse.CreateIn, name string, out *gofuse.Cre
 	var st unix.Stat_t
 	if err := unix.Fstat(h.fd, &st); err == nil && h.stage == nil {
 		o.attrs.fillAttr(&out.Attr, &st) // it may have been truncated
-		o.tree.Host.Tell(nil, h.node, &st, tree.Latest)
+		o.tree.Host.Tell(nil, h.node, &st, tree.Latest, in.Pid)
 	}
 	return gofuse.OK, false
 }

@@ -121,6 +121,7 @@ func (o *data) openChecked(in *gofuse.OpenIn, out *gofuse.OpenOut, check func(fd
 // nil. If the file is not as the kernel was told, the kernel drops what it caches of it.
 func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, before func(fd int) error) gofuse.Status {
 	var st unix.Stat_t
+	at := o.tree.Host.Now()
 	kept := o.nodes.retries.take(in.Pid, n, true)
 	defer kept.close()
 	fd, err := o.nodes.open(n, in.Flags, &st)
@@ -138,9 +139,10 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 			tree.CloseFD(fd)
 			return gofuse.Status(errno(err))
 		}
+		at = 0 // what it did may have taken long
 	}
 	h := o.handles.prepare(n, fd, in.Flags)
-	if h.changed, err = o.changed(h, &st); err == nil {
+	if h.changed, err = o.changed(h, &st, at); err == nil {
 		h.before = st
 		err = o.prepare(h, in)
 	}
@@ -237,23 +239,25 @@ func (o *data) read(in *gofuse.ReadIn, buf []byte) (size int, sent func(), code 
 	if h.stage != nil {
 		return h.stage.read(buf, int64(in.Offset)), nil, gofuse.OK
 	}
-	for size < len(buf) {
+	notify := o.kernel.NotifyAttributes
+	for end := false; !end; {
 		n, err := o.readSome(h.fd, buf[size:], int64(in.Offset)+int64(size))
 		if err != nil && size == 0 {
 			return 0, nil, gofuse.Status(errno(err))
 		}
-		if err != nil || n == 0 {
-			break
+		size += max(n, 0)
+		if size < len(buf) {
+			notify = func(id uint64) { sent = func() { o.kernel.NotifyAttributes(id) } }
 		}
-		size += n
+		var st unix.Stat_t
+		if _, err := o.compare(h, &st, false, o.tree.Host.Now, notify); err != nil {
+			return 0, nil, gofuse.Status(errno(err))
+		}
+		end = err != nil || n == 0 || size == len(buf) || int64(in.Offset)+int64(size) >= st.Size
 	}
-	notify := o.kernel.NotifyAttributes
-	if size < len(buf) {
-		notify = func(id uint64) { sent = func() { o.kernel.NotifyAttributes(id) } }
-	}
-	var st unix.Stat_t
-	if _, err := o.compare(h, &st, false, o.tree.Host.Now, notify); err != nil {
-		return 0, nil, gofuse.Status(errno(err))
+	if sent != nil && size == len(buf) {
+		sent()
+		sent = nil
 	}
 	return size, sent, gofuse.OK
 }
@@ -261,11 +265,13 @@ func (o *data) read(in *gofuse.ReadIn, buf []byte) (size int, sent func(), code 
 // readSome reads data that is in memory. Otherwise another worker serves the loop
 // while this one waits for the disk.
 func (o *data) readSome(fd int, buf []byte, off int64) (int, error) {
-	n, err := device.ReadCached(fd, buf, off)
-	if err == nil || !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EOPNOTSUPP) {
-		return n, err
+	if o.files.backing.FS != unix.TMPFS_MAGIC { // which refuses RWF_NOWAIT, and has all in memory
+		n, err := device.ReadCached(fd, buf, off)
+		if err == nil || !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return n, err
+		}
+		o.kernel.StepAside()
 	}
-	o.kernel.StepAside()
 	return device.Retry(func() (int, error) { return unix.Pread(fd, buf, off) })
 }
 
@@ -280,7 +286,7 @@ func (o *data) write(in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
 		size, err := h.stage.write(data, int64(in.Offset))
 		return uint32(size), gofuse.Status(errno(err))
 	}
-	if in.WriteFlags&gofuse.WRITE_KILL_SUIDGID != 0 {
+	if in.WriteFlags&gofuse.WRITE_KILL_SUIDGID != 0 && keepsSuid() {
 		if err := stripSuid(h.fd); err != nil {
 			return 0, gofuse.Status(errno(err))
 		}
@@ -340,8 +346,7 @@ func (o *data) lseek(in *gofuse.LseekIn, out *gofuse.LseekOut) gofuse.Status {
 	return gofuse.OK
 }
 
-// copyFileRange copies between two open handles. Both were checked when they were
-// opened.
+// copyFileRange copies between two open handles, which were checked when they were opened.
 func (o *data) copyFileRange(in *gofuse.CopyFileRangeIn) (uint32, gofuse.Status) {
 	from, to := o.handles.get(in.FhIn), o.handles.get(in.FhOut)
 	if from != nil {

@@ -67,6 +67,7 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
 	var fd int
+	fresh := false
 	parent, rel, code := o.present(in.NodeId)
 	if h := o.handles.get(in.Fh); h != nil {
 		defer o.handles.put(h)
@@ -83,7 +84,7 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 		if code := o.access.permit(in.Pid, "", query{policy.OpList, rel}); !code.Ok() {
 			return code
 		}
-		if in.Offset == endOffset {
+		if in.Offset == o.endOffset() {
 			return gofuse.OK
 		}
 		var err error
@@ -91,11 +92,12 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 			return gofuse.Status(errno(err))
 		}
 		defer tree.CloseFD(fd)
+		fresh = true
 	}
 	if !o.files.redirected(rel) {
 		o.follow.Look(parent, fd)
 	}
-	l := listing{parent: parent, rel: rel, fd: fd, plus: plus, thread: in.Pid}
+	l := listing{parent: parent, rel: rel, fd: fd, plus: plus, fresh: fresh, thread: in.Pid}
 	l.names = plus && o.habits.namesOnly(in.Pid, in.NodeId, in.Offset == 0)
 	return gofuse.Status(errno(o.list(l, in.Offset, out)))
 }
@@ -125,20 +127,31 @@ func (o *directories) listMoved(h *handle, in *gofuse.ReadIn, out *gofuse.DirEnt
 	return gofuse.Status(errno(o.list(listing{parent: h.node, rel: rel, fd: h.fd, plus: plus, moved: true, thread: in.Pid}, in.Offset, out)))
 }
 
-// endOffset is the position behind the last entry, on each filesystem that has it: ext4 and
-// tmpfs among others. No entry can follow.
-const endOffset = math.MaxInt64
+// endOffset returns the position behind the last entry, on each filesystem that has it: ext4
+// and tmpfs among others. No entry can follow. See DIR_OFFSET_EOD in fs/libfs.c.
+func (o *directories) endOffset() uint64 {
+	if o.files.backing.FS == unix.TMPFS_MAGIC {
+		return endOfTmpfs()
+	}
+	return math.MaxInt64
+}
+
+var endOfTmpfs = sync.OnceValue(func() uint64 {
+	if kernelAtLeast6(14) {
+		return math.MaxInt32
+	}
+	return math.MaxInt64
+})
 
 // list fills out with the entries from position off. Positions are those of the
 // backing.
 func (o *directories) list(l listing, off uint64, out *gofuse.DirEntryList) error {
-	if off != 0 {
+	if off != 0 || !l.fresh {
 		if _, err := unix.Seek(l.fd, int64(off), io.SeekStart); err != nil {
 			return err
 		}
-	} else if _, err := unix.Seek(l.fd, 0, io.SeekStart); err != nil {
-		return err
 	}
+	end := o.endOffset()
 	bp := listBuffers.Get().(*[]byte)
 	defer listBuffers.Put(bp)
 	for {
@@ -149,7 +162,7 @@ func (o *directories) list(l listing, off uint64, out *gofuse.DirEntryList) erro
 		for buf := (*bp)[:size]; len(buf) > 0; {
 			var e gofuse.DirEntry
 			buf = buf[e.Parse(buf):]
-			if !o.listEntry(l, e, out) || e.Off == endOffset {
+			if !o.listEntry(l, e, out) || e.Off == end {
 				return nil
 			}
 		}
@@ -230,6 +243,7 @@ type listing struct {
 	fd     int
 	plus   bool
 	names  bool   // files are listed by name: see habits
+	fresh  bool   // nothing was read from fd yet
 	moved  bool   // the directory has lost its path
 	thread uint32 // that reads it
 }

@@ -98,15 +98,10 @@ func (f *files) inside(rel string) string {
 	return f.path + "/" + rel
 }
 
-// openList opens a directory by its name in its parent. Opening "." would need search
-// permission, but a listing needs read permission only.
+// openList opens a directory by its path. Opening "." in it would need search permission,
+// but a listing needs read permission only.
 func (f *files) openList(rel string) (int, error) {
-	p, err := f.locate(rel)
-	if err != nil {
-		return -1, err
-	}
-	defer p.Close()
-	return p.Open(unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	return f.openFile(rel, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
 // giveOwner sets the owner of a new entry to the outside identity of the sandbox user.

@@ -213,6 +213,7 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 		return
 	}
 	useCache(h, out)
+	f.tree.Paged(h.node)
 	if h.changed && f.mapsDirect && h.flags&(unix.O_ACCMODE|fmodeExec) == unix.O_RDONLY {
 		// A notice on its way makes the kernel ignore the size that it asks for at a read.
 		// Reads past the page cache do not depend on the size.

@@ -71,6 +71,9 @@ func (m *mount) compare(n *tree.Node, id uint64) {
 	case d.Tell && d.Directory:
 		m.kernel.NotifyInode(id)
 		m.tree.Host.Noticed(id)
+	case d.Tell && !d.Pages: // most files that commands make
+		m.kernel.NotifyAttributes(id)
+		m.tree.Host.Noticed(id)
 	case d.Tell:
 		m.kernel.NotifyAttributes(id)
 		m.kernel.InodeLater(id, func() {
@@ -112,11 +115,17 @@ func (m *mount) compareLater(n *tree.Node, id uint64) {
 const answerTime = 100 * time.Millisecond
 
 // changed reports whether the file of a handle that is being opened is not as the kernel was
-// told, or was not until now. The kernel then drops the attributes. st receives the present
-// ones. When the open is answered, no notice about the file is under way: the kernel would
+// told, or was not until now. The kernel then drops the attributes. st has the present ones,
+// read after the moment at, or receives newer ones. When the open is answered, no notice about the file is under way: the kernel would
 // ignore the size that it asks for at a read.
-func (o *data) changed(h *handle, st *unix.Stat_t) (bool, error) {
-	differs, err := o.compare(h, st, true, o.tree.Host.Now, o.kernel.NotifyAttributes)
+func (o *data) changed(h *handle, st *unix.Stat_t, at tree.Moment) (bool, error) {
+	differs, err, sure := false, error(nil), false
+	if at != 0 {
+		differs, sure = o.kernel.compareRead(h.node, st, at)
+	}
+	if !sure {
+		differs, err = o.compare(h, st, true, o.tree.Host.Now, o.kernel.NotifyAttributes)
+	}
 	if done := o.kernel.drops.under(h.node.ID()); done != nil {
 		o.kernel.StepAside() // the kernel may first wait for an answer of this server
 		select {
@@ -125,6 +134,25 @@ func (o *data) changed(h *handle, st *unix.Stat_t) (bool, error) {
 		}
 	}
 	return differs, err
+}
+
+// compareRead compares a file that is being opened with what the kernel was told. Its
+// attributes were read after the moment at. sure is false if the caller must read them again.
+func (k *kernel) compareRead(n *tree.Node, st *unix.Stat_t, at tree.Moment) (differs, sure bool) {
+	k.noticing.Lock()
+	defer k.noticing.Unlock()
+	d := k.tree.Host.Differs(n, st, at, true)
+	k.heed(n.ID(), d, k.NotifyAttributes)
+	return d.Differs, !d.Outdated
+}
+
+// heed calls notify if the kernel has to be told of a difference now. The caller holds
+// noticing.
+func (k *kernel) heed(id uint64, d tree.Difference, notify func(id uint64)) {
+	if d.Tell {
+		notify(id)
+		time.AfterFunc(answerTime, func() { k.tree.Host.Noticed(id) })
+	}
 }
 
 // compare compares the file of a handle with what the kernel was told, and calls notify if it
@@ -141,10 +169,7 @@ func (o *data) compare(
 			return false, err
 		}
 		d := o.tree.Host.Differs(h.node, st, at, opens)
-		if d.Tell {
-			notify(id)
-			time.AfterFunc(answerTime, func() { o.tree.Host.Noticed(id) })
-		}
+		o.kernel.heed(id, d, notify)
 		if !d.Outdated {
 			return d.Differs, nil
 		}

@@ -371,7 +371,7 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *un
 // size, so another process would get the old size as valid (fuse_change_attributes_i in
 // fs/fuse/inode.c).
 func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
-	told := a.tree.Host.Tell(parent, n, st, a.at)
+	told := a.tree.Host.Tell(parent, n, st, a.at, a.thread)
 	if a.redirects.some.Load() && slices.ContainsFunc(a.tree.Paths(n), a.redirects.has) {
 		told.NameWatched, told.Watched = false, false // a change of the target is noticed under another name, or not at all
 	}

@@ -81,7 +81,7 @@ func serveForTest(tags []string) int {
 		donated[DeviceName(tag)] = os.NewFile(uintptr(4+2*i), tag)
 		donated[BackingName(tag)] = os.NewFile(uintptr(5+2*i), tag)
 	}
-	if err := Run(context.Background(), os.NewFile(3, "control"), donated); err != nil {
+	if err := Run(context.Background(), os.NewFile(3, "control"), donated, func() {}); err != nil {
 		fmt.Fprintln(os.Stderr, "file server:", err)
 		return 1
 	}

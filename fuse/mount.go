@@ -90,7 +90,7 @@ func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
 	m.kernel = &kernel{tree: m.tree}
 	m.attrs = attributes{
 		owner: sh.config.Owner, tree: m.tree, kernel: m.kernel, watched: watchedTime, unwatched: unwatchedTime,
-		absences: kernelAtLeast(6, 16), at: tree.Latest, redirects: &m.files.redirects,
+		absences: kernelAtLeast6(16), at: tree.Latest, redirects: &m.files.redirects,
 	}
 	if sh.config.CacheSeconds > 0 {
 		m.attrs.unwatched = time.Duration(sh.config.CacheSeconds) * time.Second
@@ -176,6 +176,7 @@ func (m *mount) attach(dev *os.File) error {
 		tree.CloseFD(fd)
 		return fmt.Errorf("backing of %s: %w", m.files.path, err)
 	}
+	m.files.backing.FS = fs.Type
 	m.tree.CoarseTimes = older.coarseTimes || !fineTimes(fs.Type)
 	m.noOpenDir = m.files.backing.Dir && stableOffsets(fs.Type) && m.access.listsSilently()
 	opts := &gofuse.MountOptions{
@@ -233,7 +234,7 @@ func stableOffsets(magic int64) bool {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC:
 		return true
 	case unix.TMPFS_MAGIC:
-		return kernelAtLeast(6, 6)
+		return kernelAtLeast6(6)
 	}
 	return false
 }
@@ -254,12 +255,13 @@ func countsMappings(magic int64) bool {
 func fineTimes(magic int64) bool {
 	switch magic {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
-		return kernelAtLeast(6, 13)
+		return kernelAtLeast6(13)
 	}
 	return false
 }
 
-func kernelAtLeast(major, minor int) bool {
+// kernelAtLeast6 reports whether the kernel is Linux 6.minor or a newer one.
+func kernelAtLeast6(minor int) bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return false
@@ -268,7 +270,7 @@ func kernelAtLeast(major, minor int) bool {
 	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); err != nil {
 		return false
 	}
-	return a > major || a == major && b >= minor
+	return a > 6 || a == 6 && b >= minor
 }
 
 // listChanges returns the change record, including writes through handles that are

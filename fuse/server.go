@@ -35,13 +35,16 @@ type server struct {
 	frozen  bool          // for a checkpoint: every tree.Moves is locked
 	written []wire.Change // parts of the changes that unfreeze has received
 	events  sync.WaitGroup
+	// reserved waits for what the process must have before a command runs.
+	reserved func()
 }
 
 // Run serves the governed mounts of one session until the control socket closes or ctx
 // is done. It takes over all descriptors. The process must end when Run returns: its
 // descriptors keep the mounts alive, and goroutines that wait for the kernel cannot be
-// interrupted. Run changes the umask and the limit of open files of the process.
-func Run(ctx context.Context, control *os.File, donated map[string]*os.File) error {
+// interrupted. Run changes the umask and the limit of open files of the process. Commands
+// run after [Control.SetInit], which waits for reserved.
+func Run(ctx context.Context, control *os.File, donated map[string]*os.File, reserved func()) error {
 	ch, err := newChannel(control)
 	if err != nil {
 		return err
@@ -54,7 +57,7 @@ func Run(ctx context.Context, control *os.File, donated map[string]*os.File) err
 	}
 	stop := context.AfterFunc(ctx, func() { ch.close() })
 	defer stop()
-	s := &server{ch: ch, donated: donated, people: questions{ch: ch, open: map[uint64]chan wire.Answer{}}}
+	s := &server{ch: ch, donated: donated, people: questions{ch: ch, open: map[uint64]chan wire.Answer{}}, reserved: reserved}
 	reports, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	defer s.events.Wait()
 	defer endReports()
@@ -153,6 +156,7 @@ func (s *server) handleAtOnce(ctx context.Context, r request) error {
 	case len(r.Purge) > 0:
 		return s.purge(r.Purge)
 	case r.Init != 0:
+		s.reserved()
 		s.resolve.setInit(r.Init)
 		s.report.begin()
 		return nil

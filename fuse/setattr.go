@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"errors"
+	"sync"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -87,7 +88,7 @@ func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 		return gofuse.Status(errno(err))
 	}
 	o.attrs.fillAttr(&out.Attr, &st)
-	told := o.tree.Host.Tell(nil, n, &st, tree.Latest) // the kernel applies this answer whatever it was told before
+	told := o.tree.Host.Tell(nil, n, &st, tree.Latest, in.Pid) // the kernel applies this answer whatever it was told before
 	if !o.repos.staged(n, &out.Attr) {
 		out.SetTimeout(o.attrs.age(told.Watched))
 	}
@@ -212,6 +213,15 @@ func truncate(fd int, size int64) error {
 	}
 	return unix.Truncate(tree.ProcPath(fd), size) // not open for writing, or O_PATH
 }
+
+// keepsSuid reports whether a write of this process leaves the set-user-id bits of a file as
+// they are. The kernel removes them for a process without CAP_FSETID, as that of an ordinary
+// user. See setattr_should_drop_suidgid in fs/attr.c.
+var keepsSuid = sync.OnceValue(func() bool {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	return unix.Capget(&head, &have[0]) != nil || have[0].Effective&(1<<unix.CAP_FSETID) != 0
+})
 
 // stripSuid removes the mode bits that a write by an ordinary user removes. With
 // HANDLE_KILLPRIV_V2 the kernel leaves that to the server.

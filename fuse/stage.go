@@ -150,6 +150,7 @@ func (r *repositories) open(n *tree.Node, fd int, flags uint32, data []byte, out
 	}
 	h := r.handles.prepare(n, fd, flags)
 	h.stage = s
+	r.tree.Paged(n)
 	if flags&unix.O_TRUNC != 0 {
 		_ = h.stage.resize(0) // size 0 is never too large
 	}

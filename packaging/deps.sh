@@ -94,6 +94,19 @@ case $missing in
 *:arm64*) $sudo dpkg --add-architecture arm64 ;;
 esac
 echo "installing:$missing" >&2
-$sudo apt-get -qq -o DPkg::Lock::Timeout=900 update
+# The lists' lock has no timeout of its own in apt: another apt, such as that of a machine that has
+# just started, is waited for here.
+waits=0
+until said=$(LC_ALL=C $sudo apt-get -qq update 2>&1); do
+	case $said in
+	*"Could not get lock"*)
+		[ $waits != 0 ] || echo "deps.sh: another apt-get is running: waiting for its end" >&2
+		[ $((waits += 1)) -gt 900 ] || { sleep 1; continue; }
+		;;
+	esac
+	echo "$said" >&2
+	echo "deps.sh: the list of packages could not be read: mend what apt-get says, or install:$missing" >&2
+	exit 1
+done
 # shellcheck disable=SC2086 # a list of package names
 DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq -o DPkg::Lock::Timeout=900 install -y --no-install-recommends $missing >&2

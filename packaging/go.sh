@@ -10,16 +10,20 @@ if ! command -v go >/dev/null; then
 	exit 127
 fi
 export GOTOOLCHAIN="${GOTOOLCHAIN:-auto}" # Debian's default is local
-case $(cd / && go version) in
+old() { env -u GOEXPERIMENT go "$@"; } # which knows no experiments of the Go of go.mod
+case $(cd / && old version) in
 'go version go1.'[0-9][!0-9]* | 'go version go1.1'[0-9][!0-9]* | 'go version go1.20'*) ;;
-*) exec go "$@" ;;
+*)
+	[ -n "${GOEXPERIMENT:-}" ] || exec go "$@"
+	exec "$(cd "$here" && old env GOROOT)/bin/go" "$@" # of the Go that was fetched
+	;;
 esac
-module=golang.org/toolchain@v0.0.1-go$(sed -n 's/^go //p' "$here/../go.mod").linux-$(go env GOARCH)
-dir=$(cd / && go env GOMODCACHE)/$module
+module=golang.org/toolchain@v0.0.1-go$(sed -n 's/^go //p' "$here/../go.mod").linux-$(old env GOARCH)
+dir=$(cd / && old env GOMODCACHE)/$module
 if [ ! -x "$dir/bin/go" ]; then
 	echo "go.sh: fetching $module" >&2
 	# shellcheck disable=SC2030 # for this call alone
-	(cd / && GOFLAGS=-mod=mod go mod download "$module")
+	(cd / && env -u GOEXPERIMENT GOFLAGS=-mod=mod go mod download "$module")
 	chmod +x "$dir"/pkg/tool/*/* "$dir"/bin/gofmt "$dir"/bin/go # a module has no modes
 fi
 export GOTOOLCHAIN=local PATH="$dir/bin:$PATH"

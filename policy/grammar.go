@@ -21,7 +21,7 @@ type grammar struct {
 
 // grammarOf returns the grammar of a program, given its path or name. It is nil
 // for an unknown program.
-func grammarOf(program string) *grammar { return grammars[base(program)] }
+func grammarOf(program string) *grammar { return grammars()[base(program)] }
 
 // argWord is one parsed argument.
 type argWord struct {
@@ -86,7 +86,7 @@ func (a *argReader) operand(word string) {
 		if !ok {
 			name = a.grammar.sub["*"]
 		}
-		a.grammar = grammars[name]
+		a.grammar = grammars()[name]
 		return
 	}
 	a.ended = a.ended || a.grammar.strict

@@ -48,8 +48,8 @@ func appletName(argv []string) string {
 // DefaultTransparent returns the built-in wrappers whose payload is evaluated.
 // The keys are results of [WrapperName]. The caller may change the map.
 func DefaultTransparent() map[string]bool {
-	names := make(map[string]bool, len(wrappers))
-	for name := range wrappers {
+	names := make(map[string]bool, len(wrappers()))
+	for name := range wrappers() {
 		names[name] = true
 	}
 	return names

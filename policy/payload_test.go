@@ -110,7 +110,7 @@ func TestTheProgramOfALoaderIsFound(t *testing.T) {
 // allPayloads follows the arguments of any built-in wrapper.
 func allPayloads(argv []string) ([]Payload, error) {
 	return payloads(WrapperName(argv[0]), argv, func(name string) bool {
-		_, known := wrappers[name]
+		_, known := wrappers()[name]
 		return known
 	})
 }

@@ -49,6 +49,7 @@ import (
 	"maps"
 	"slices"
 
+	"agentsh/internal/layout"
 	"agentsh/policy/env"
 	"agentsh/policy/glob"
 )
@@ -79,6 +80,9 @@ type Definition struct {
 	GitGuard    *Switch      // nil: not given
 	SSH         SSH
 	Settings    []Setting // keys that the caller enforces, see [Policy.Settings]
+	// Keys has where each key at the top of a file is. Of a key in several files it has
+	// the place in the nearest one.
+	Keys map[string]Position
 }
 
 // Defaults are the effects of requests that no rule matches. A nil effect is
@@ -163,8 +167,35 @@ func (p *Policy) Description() string { return p.def.Description }
 // the same digest make the same decisions.
 func (p *Policy) Digest() string { return p.digest }
 
-// Sources returns the files the policy was loaded from, the main one first.
+// Sources returns the files the policy was loaded from, the main one first. Rules that were
+// put before it come first of all, see [MainFile].
 func (p *Policy) Sources() []Source { return slices.Clone(p.def.Sources) }
+
+// MainFile is the file of a policy: rules that were put before it have no file. It is
+// empty without sources.
+func MainFile(p *Policy) string {
+	s := p.def.Sources
+	if len(s) > 1 && layout.BeforePolicy(s[0].Name) {
+		s = s[1:]
+	}
+	if len(s) == 0 {
+		return ""
+	}
+	return s[0].Name
+}
+
+// Top is the beginning of the main file of a policy.
+func Top(p *Policy) Position { return Position{File: MainFile(p), Line: 1, Column: 1} }
+
+// Key returns the position of a key at the top of a file: of the first that is given.
+func (p *Policy) Key(names ...string) (Position, bool) {
+	for _, name := range names {
+		if at, ok := p.def.Keys[name]; ok {
+			return at, true
+		}
+	}
+	return Position{}, false
+}
 
 // Vars returns the variables the policy was loaded with.
 func (p *Policy) Vars() map[string]string { return maps.Clone(p.def.Vars) }

@@ -164,6 +164,8 @@ func (p *Policy) Settings() []Setting {
 		s := Setting{Key: Group(g).String() + "_rules", Pos: p.top()}
 		if rules := p.def.Rules[g]; len(rules) > 0 {
 			s.Pos = rules[0].Pos
+		} else if at, ok := p.Key(s.Key, "defaults"); ok {
+			s.Pos = at
 		}
 		out = append(out, s)
 	}

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"strings"
+	"sync"
 )
 
 // Payload is a command in the arguments of another command.
@@ -40,43 +41,45 @@ const (
 )
 
 // wrappers is the built-in table. The loader and busybox have separate parsers.
-var wrappers = map[string]*wrapper{
-	"env":     {flags: "i0v", valued: "uCa", long: []string{"--unset", "--chdir", "--argv0"}, assigns: true, split: true},
-	"nice":    {valued: "n", long: []string{"--adjustment"}, numbers: true},
-	"nohup":   {},
-	"time":    {flags: "apqvV", valued: "fo", long: []string{"--format", "--output"}},
-	"timeout": {flags: "fpv", valued: "ks", long: []string{"--kill-after", "--signal"}, skip: 1},
-	"xargs": {
-		flags:    "0oprtx",
-		valued:   "adEILnPs",
-		attached: "eil",
-		long:     []string{"--arg-file", "--delimiter", "--max-args", "--max-chars", "--max-procs", "--process-slot-var"},
-	},
-	"sudo": {
-		flags:  "ABbEeHiKklNnPSsVv",
-		valued: "CcDghpRrTtUu",
-		long: []string{
-			"--close-from",
-			"--chdir",
-			"--group",
-			"--host",
-			"--prompt",
-			"--chroot",
-			"--role",
-			"--type",
-			"--command-timeout",
-			"--other-user",
-			"--user",
-			"--login-class",
+var wrappers = sync.OnceValue(func() map[string]*wrapper {
+	return map[string]*wrapper{
+		"env":     {flags: "i0v", valued: "uCa", long: []string{"--unset", "--chdir", "--argv0"}, assigns: true, split: true},
+		"nice":    {valued: "n", long: []string{"--adjustment"}, numbers: true},
+		"nohup":   {},
+		"time":    {flags: "apqvV", valued: "fo", long: []string{"--format", "--output"}},
+		"timeout": {flags: "fpv", valued: "ks", long: []string{"--kill-after", "--signal"}, skip: 1},
+		"xargs": {
+			flags:    "0oprtx",
+			valued:   "adEILnPs",
+			attached: "eil",
+			long:     []string{"--arg-file", "--delimiter", "--max-args", "--max-chars", "--max-procs", "--process-slot-var"},
 		},
-		assigns: true,
-	},
-	"doas":           {flags: "Lns", valued: "aCu"},
-	"setsid":         {flags: "cfw"},
-	"stdbuf":         {valued: "ioe", long: []string{"--input", "--output", "--error"}},
-	MultiCallWrapper: nil,
-	LoaderWrapper:    nil,
-}
+		"sudo": {
+			flags:  "ABbEeHiKklNnPSsVv",
+			valued: "CcDghpRrTtUu",
+			long: []string{
+				"--close-from",
+				"--chdir",
+				"--group",
+				"--host",
+				"--prompt",
+				"--chroot",
+				"--role",
+				"--type",
+				"--command-timeout",
+				"--other-user",
+				"--user",
+				"--login-class",
+			},
+			assigns: true,
+		},
+		"doas":           {flags: "Lns", valued: "aCu"},
+		"setsid":         {flags: "cfw"},
+		"stdbuf":         {valued: "ioe", long: []string{"--input", "--output", "--error"}},
+		MultiCallWrapper: nil,
+		LoaderWrapper:    nil,
+	}
+})
 
 var anyWrapper = &wrapper{loose: true, assigns: true}
 
@@ -153,7 +156,7 @@ func unwrap(name string, argv []string) (Payload, error) {
 	case LoaderWrapper:
 		return unwrapLoader(argv[1:])
 	}
-	w := wrappers[name]
+	w := wrappers()[name]
 	if w == nil {
 		w = anyWrapper
 	}

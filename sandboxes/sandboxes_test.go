@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,39 +15,13 @@ import (
 	"agentsh/sandboxes"
 )
 
-// programs builds both programs once.
-var programs = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "agentsh-sandboxes-")
-	programsDir = dir
-	for name, flags := range map[string][]string{"agentsh": {"-tags", "netgo,osusergo"}, "agentctl": nil} {
-		args := append(append([]string{"build", "-o", filepath.Join(dir, name)}, flags...), "agentsh/cmd/"+name)
-		if out, failed := exec.Command("go", args...).CombinedOutput(); failed != nil {
-			err = errors.Join(err, fmt.Errorf("go build: %w: %s", failed, out))
-		}
-	}
-	return dir, err
-})
-
-// programsDir is where programs put them; empty: not built.
-var programsDir string
-
-func TestMain(m *testing.M) {
-	testenv.DefaultSignals()
-	code := m.Run()
-	if programsDir != "" {
-		_ = os.RemoveAll(programsDir)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // world is a directory with both programs on PATH and the policy of the examples, in which the test runs.
 func world(t *testing.T) {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"))
-	bin, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := testenv.Programs(t)
 	dir := t.TempDir()
 	policy, err := os.ReadFile("../examples/policies/demo.yaml")
 	if err == nil {

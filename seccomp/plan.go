@@ -125,17 +125,17 @@ type PlanOptions struct {
 // DefaultPlan returns the plan of a session. execve and execveat are always
 // notified.
 func DefaultPlan(o PlanOptions) (p Plan) {
-	p = Plan{Refused: kernelAnswered, Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
+	p = Plan{Refused: kernelAnswered(), Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
 	for _, list := range [][]Refusal{
-		kernelRefusals, mountRefusals, processRefusals, tagRefusals(TagLimit), socketRefusals, terminalRefusals, o.Signals.refused(),
+		kernelRefusals(), mountRefusals(), processRefusals(), tagRefusals(TagLimit), socketRefusals(), terminalRefusals(), o.Signals.refused(),
 	} {
 		p.Reported = append(p.Reported, list...)
 	}
 	if o.Threads {
 		p.Notified = append(p.Notified, threadNotices()...)
-		p.Reported = append(p.Reported, groupRefusals...)
+		p.Reported = append(p.Reported, groupRefusals()...)
 	} else {
-		p.Reported = append(p.Reported, initRefusals...)
+		p.Reported = append(p.Reported, initRefusals()...)
 	}
 	if o.TagRSS {
 		p.Reported = append(p.Reported, tagRefusals(unix.RLIMIT_RSS)...)
@@ -143,7 +143,7 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 	if o.Truncation {
 		p.Refused = slices.Concat(p.Refused, truncationRefusals())
 	}
-	p.Excepted = append(slices.Clone(exceptions), o.Signals.excepted()...)
+	p.Excepted = append(exceptions(), o.Signals.excepted()...)
 	if o.Owner != nil && o.Report {
 		p.Excepted = append(p.Excepted, ownerRefusals(o.Owner)...)
 	}

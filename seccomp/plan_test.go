@@ -159,7 +159,7 @@ func edges(p Plan, name string) [][6]uint64 {
 }
 
 func TestTheFilterDecidesEveryNumberAsPlanned(t *testing.T) {
-	for arch, a := range arches {
+	for arch := range arches {
 		for label, p := range map[string]Plan{"everything": everything(), "least": DefaultPlan(PlanOptions{}), "server": ServerPlan(),
 			"told": DefaultPlan(PlanOptions{Report: true, NoExecMemfd: true, Connect: true, Bind: true, SharedNetwork: true,
 				Signals: Signals{Evaluated: EverySignal()}}),
@@ -173,61 +173,72 @@ func TestTheFilterDecidesEveryNumberAsPlanned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			code := decode(program)
-			for nr := uint32(0); nr < newest+40; nr++ {
-				name, err := scmp.ScmpSyscall(nr).GetNameByArch(a.lib)
-				if err != nil {
-					name = ""
-				}
-				for late, number := range shared {
-					if number == nr {
-						name = late
-					}
-				}
-				said := about(p, name)
-				for _, args := range edges(said, name) {
-					want, err := expected(said, name, args)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if nr > newest {
-						want = retErrno | uint32(unix.ENOSYS)
-					}
-					got, err := evaluate(code, &data{nr: nr, arch: a.audit, args: args})
-					if err != nil {
-						t.Fatal(err)
-					}
-					if got != want {
-						t.Fatalf("%s, %s: %s (%d) %#x gives %#x, the plan says %#x", arch, label, name, nr, args, got, want)
-					}
-				}
+			decidesAsPlanned(t, arch, label, p, program)
+		}
+	}
+}
+
+// decidesAsPlanned fails unless a program answers every call as its plan says.
+func decidesAsPlanned(t *testing.T, arch, label string, p Plan, program []byte) {
+	t.Helper()
+	a, code := arches[arch], decode(program)
+	for nr := uint32(0); nr < newest+40; nr++ {
+		name, err := scmp.ScmpSyscall(nr).GetNameByArch(a.lib)
+		if err != nil {
+			name = ""
+		}
+		for late, number := range shared {
+			if number == nr {
+				name = late
+			}
+		}
+		said := about(p, name)
+		for _, args := range edges(said, name) {
+			want, err := expected(said, name, args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if nr > newest {
+				want = retErrno | uint32(unix.ENOSYS)
+			}
+			got, err := evaluate(code, &data{nr: nr, arch: a.audit, args: args})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != want {
+				t.Fatalf("%s, %s: %s (%d) %#x gives %#x, the plan says %#x", arch, label, name, nr, args, got, want)
 			}
 		}
 	}
 }
 
 func TestOtherArchitecturesAreKilled(t *testing.T) {
-	for arch, a := range arches {
+	for arch := range arches {
 		program, err := everything().Compile(arch)
 		if err != nil {
 			t.Fatal(err)
 		}
-		code := decode(program)
-		for _, other := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_AARCH64, 0,
-			^uint32(0)} {
-			for nr := uint32(0); nr < newest+40; nr++ {
-				if got, err := evaluate(code, &data{nr: nr, arch: other}); other != a.audit && (err != nil || got != actKill) {
-					t.Fatalf("%s: call %d of architecture %#x gives %#x, %v", arch, nr, other, got, err)
-				}
+		killsOthers(t, arch, program)
+	}
+}
+
+// killsOthers fails unless a program kills the callers of another architecture.
+func killsOthers(t *testing.T, arch string, program []byte) {
+	t.Helper()
+	a, code := arches[arch], decode(program)
+	for _, other := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_AARCH64, 0, ^uint32(0)} {
+		for nr := uint32(0); nr < newest+40; nr++ {
+			if got, err := evaluate(code, &data{nr: nr, arch: other}); other != a.audit && (err != nil || got != actKill) {
+				t.Fatalf("%s: call %d of architecture %#x gives %#x, %v", arch, nr, other, got, err)
 			}
 		}
-		if arch != "amd64" {
-			continue
-		}
-		for nr := uint32(x32Bit); nr < x32Bit+newest+600; nr++ {
-			if got, err := evaluate(code, &data{nr: nr, arch: a.audit}); err != nil || got != actKill {
-				t.Fatalf("x32 call %d gives %#x, %v", nr-x32Bit, got, err)
-			}
+	}
+	if arch != "amd64" {
+		return
+	}
+	for nr := uint32(x32Bit); nr < x32Bit+newest+600; nr++ {
+		if got, err := evaluate(code, &data{nr: nr, arch: a.audit}); err != nil || got != actKill {
+			t.Fatalf("x32 call %d gives %#x, %v", nr-x32Bit, got, err)
 		}
 	}
 }

@@ -8,12 +8,14 @@ var always []Case
 // kernelAnswered are refusals that ordinary programs cause at each start. They
 // try the call and continue without it. The kernel answers these calls without
 // the supervisor.
-var kernelAnswered = []Refusal{
-	{[]string{"io_uring_setup", "io_uring_enter", "io_uring_register"}, always, unix.EPERM,
-		"its operations open and connect without a system call a filter could see"},
-	{[]string{"clone3"}, always, unix.ENOSYS, "its flags are in memory; libraries fall back to clone"},
-	{[]string{"uselib", "_sysctl", "nfsservctl", "lookup_dcookie", "ustat", "sysfs", "vserver", "afs_syscall", "tuxcall", "security"},
-		always, unix.ENOSYS, "retired calls"},
+func kernelAnswered() []Refusal {
+	return []Refusal{
+		{[]string{"io_uring_setup", "io_uring_enter", "io_uring_register"}, always, unix.EPERM,
+			"its operations open and connect without a system call a filter could see"},
+		{[]string{"clone3"}, always, unix.ENOSYS, "its flags are in memory; libraries fall back to clone"},
+		{[]string{"uselib", "_sysctl", "nfsservctl", "lookup_dcookie", "ustat", "sysfs", "vserver", "afs_syscall", "tuxcall", "security"},
+			always, unix.ENOSYS, "retired calls"},
+	}
 }
 
 // truncationRefusals refuse what truncates a file without opening it for writing. An
@@ -34,94 +36,106 @@ func truncationRefusals() []Refusal {
 
 // clockRefusals are calls that read the clock of the machine as well as set it. A command
 // has no capability to set it.
-var clockRefusals = []Refusal{
-	{[]string{"clock_adjtime", "adjtimex"}, always, unix.EPERM, "clock of the machine"},
+func clockRefusals() []Refusal {
+	return []Refusal{
+		{[]string{"clock_adjtime", "adjtimex"}, always, unix.EPERM, "clock of the machine"},
+	}
 }
 
 // kernelRefusals refuse interfaces of the kernel that no ordinary program
 // needs.
-var kernelRefusals = []Refusal{
-	{[]string{"bpf"}, always, unix.EPERM, "loads programs into the kernel"},
-	{[]string{"perf_event_open"}, always, unix.EPERM, "measures other processes and the kernel"},
-	{[]string{"userfaultfd"}, always, unix.EPERM, "stops a reader of the caller's memory at will, the supervisor included"},
-	{[]string{"add_key", "request_key", "keyctl"}, always, unix.EPERM, "keyrings outlive the sandbox and are shared by uid"},
-	{[]string{"kexec_load", "kexec_file_load", "reboot"}, always, unix.EPERM, "replaces or stops the kernel"},
-	{[]string{"init_module", "finit_module", "delete_module", "create_module", "query_module", "get_kernel_syms"},
-		always, unix.EPERM, "kernel modules"},
-	{[]string{"swapon", "swapoff"}, always, unix.EPERM, "swap of the machine"},
-	{[]string{"acct"}, always, unix.EPERM, "process accounting of the machine"},
-	{[]string{"quotactl", "quotactl_fd"}, always, unix.EPERM, "quotas of the machine"},
-	{[]string{"settimeofday", "clock_settime", "stime"}, always, unix.EPERM, "clock of the machine"},
-	{[]string{"sethostname", "setdomainname"}, always, unix.EPERM, "name of the sandbox is the operator's"},
-	{[]string{"syslog"}, always, unix.EPERM, "the kernel log tells addresses and other tenants' names"},
-	{[]string{"fanotify_init", "fanotify_mark"}, always, unix.EPERM, "watches and holds opens of other processes"},
-	{[]string{"modify_ldt", "iopl", "ioperm", "vm86", "vm86old"}, always, unix.EPERM, "x86 segments and ports, rich in kernel faults"},
-	{[]string{"memfd_secret"}, always, unix.EPERM, "memory that the supervisor cannot read when it verifies an exec"},
-	// libseccomp calls it without a filter to detect support. The kernel
-	// answers that with EFAULT.
-	{[]string{"seccomp"}, []Case{{{0, Is32, unix.SECCOMP_SET_MODE_FILTER}, {1, HasBits, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER}, {2, Not, 0}}},
-		unix.EPERM, "a filter with its own listener would answer CONTINUE in the supervisor's place"},
+func kernelRefusals() []Refusal {
+	return []Refusal{
+		{[]string{"bpf"}, always, unix.EPERM, "loads programs into the kernel"},
+		{[]string{"perf_event_open"}, always, unix.EPERM, "measures other processes and the kernel"},
+		{[]string{"userfaultfd"}, always, unix.EPERM, "stops a reader of the caller's memory at will, the supervisor included"},
+		{[]string{"add_key", "request_key", "keyctl"}, always, unix.EPERM, "keyrings outlive the sandbox and are shared by uid"},
+		{[]string{"kexec_load", "kexec_file_load", "reboot"}, always, unix.EPERM, "replaces or stops the kernel"},
+		{[]string{"init_module", "finit_module", "delete_module", "create_module", "query_module", "get_kernel_syms"},
+			always, unix.EPERM, "kernel modules"},
+		{[]string{"swapon", "swapoff"}, always, unix.EPERM, "swap of the machine"},
+		{[]string{"acct"}, always, unix.EPERM, "process accounting of the machine"},
+		{[]string{"quotactl", "quotactl_fd"}, always, unix.EPERM, "quotas of the machine"},
+		{[]string{"settimeofday", "clock_settime", "stime"}, always, unix.EPERM, "clock of the machine"},
+		{[]string{"sethostname", "setdomainname"}, always, unix.EPERM, "name of the sandbox is the operator's"},
+		{[]string{"syslog"}, always, unix.EPERM, "the kernel log tells addresses and other tenants' names"},
+		{[]string{"fanotify_init", "fanotify_mark"}, always, unix.EPERM, "watches and holds opens of other processes"},
+		{[]string{"modify_ldt", "iopl", "ioperm", "vm86", "vm86old"}, always, unix.EPERM, "x86 segments and ports, rich in kernel faults"},
+		{[]string{"memfd_secret"}, always, unix.EPERM, "memory that the supervisor cannot read when it verifies an exec"},
+		// libseccomp calls it without a filter to detect support. The kernel
+		// answers that with EFAULT.
+		{[]string{"seccomp"}, []Case{{{0, Is32, unix.SECCOMP_SET_MODE_FILTER}, {1, HasBits, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER}, {2, Not, 0}}},
+			unix.EPERM, "a filter with its own listener would answer CONTINUE in the supervisor's place"},
+	}
 }
 
 // exceptions are refusals from which some calls are excepted.
-var exceptions = []Exception{
-	{
-		Refusal: Refusal{
-			[]string{"personality"},
-			[]Case{{{0, Not, 0}}},
-			unix.EPERM,
-			"switches off address randomisation and makes memory executable",
+func exceptions() []Exception {
+	return []Exception{
+		{
+			Refusal: Refusal{
+				[]string{"personality"},
+				[]Case{{{0, Not, 0}}},
+				unix.EPERM,
+				"switches off address randomisation and makes memory executable",
+			},
+			// PER_LINUX32 and UNAME26, which change what uname tells, and the question.
+			Values: []uint64{8, 0x20000, 0x20008, 0xffffffff},
 		},
-		// PER_LINUX32 and UNAME26, which change what uname tells, and the question.
-		Values: []uint64{8, 0x20000, 0x20008, 0xffffffff},
-	},
-	{
-		Refusal: Refusal{[]string{"process_vm_readv", "process_vm_writev"}, always, unix.EPERM, "memory of another process"},
-		Self:    []uint{0},
-	},
-	{
-		Refusal: Refusal{[]string{"kcmp"}, always, unix.EPERM, "compares kernel objects of other processes"},
-		Self:    []uint{0, 1},
-	},
+		{
+			Refusal: Refusal{[]string{"process_vm_readv", "process_vm_writev"}, always, unix.EPERM, "memory of another process"},
+			Self:    []uint{0},
+		},
+		{
+			Refusal: Refusal{[]string{"kcmp"}, always, unix.EPERM, "compares kernel objects of other processes"},
+			Self:    []uint{0, 1},
+		},
+	}
 }
 
 // mountRefusals protect the mounts and namespaces of the session.
-var mountRefusals = []Refusal{
-	{
-		[]string{
-			"mount",
-			"umount",
-			"umount2",
-			"fsopen",
-			"fsconfig",
-			"fsmount",
-			"fspick",
-			"open_tree",
-			"open_tree_attr",
-			"move_mount",
-			"mount_setattr",
+func mountRefusals() []Refusal {
+	return []Refusal{
+		{
+			[]string{
+				"mount",
+				"umount",
+				"umount2",
+				"fsopen",
+				"fsconfig",
+				"fsmount",
+				"fspick",
+				"open_tree",
+				"open_tree_attr",
+				"move_mount",
+				"mount_setattr",
+			},
+			always,
+			unix.EPERM,
+			"the mount table is what hides files and makes them read-only",
 		},
-		always,
-		unix.EPERM,
-		"the mount table is what hides files and makes them read-only",
-	},
-	{[]string{"chroot", "pivot_root"}, always, unix.EPERM, "another root makes every path mean something else"},
-	{[]string{"setns"}, always, unix.EPERM, "enters another namespace"},
-	{[]string{"unshare"}, bits(0, unix.CLONE_NEWTIME, unix.CLONE_NEWNS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWUTS, unix.CLONE_NEWIPC,
-		unix.CLONE_NEWUSER, unix.CLONE_NEWPID, unix.CLONE_NEWNET), unix.EPERM, "a user namespace gives every capability over new kernel objects"},
-	{[]string{"clone"}, bits(0, unix.CLONE_NEWNS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWUTS, unix.CLONE_NEWIPC,
-		unix.CLONE_NEWUSER, unix.CLONE_NEWPID, unix.CLONE_NEWNET), unix.EPERM, "a user namespace gives every capability over new kernel objects"},
-	{[]string{"open_by_handle_at"}, always, unix.EPERM, "opens by inode number, past every path"},
+		{[]string{"chroot", "pivot_root"}, always, unix.EPERM, "another root makes every path mean something else"},
+		{[]string{"setns"}, always, unix.EPERM, "enters another namespace"},
+		{[]string{"unshare"}, bits(0, unix.CLONE_NEWTIME, unix.CLONE_NEWNS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWUTS, unix.CLONE_NEWIPC,
+			unix.CLONE_NEWUSER, unix.CLONE_NEWPID, unix.CLONE_NEWNET), unix.EPERM,
+			"a user namespace gives every capability over new kernel objects"},
+		{[]string{"clone"}, bits(0, unix.CLONE_NEWNS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWUTS, unix.CLONE_NEWIPC,
+			unix.CLONE_NEWUSER, unix.CLONE_NEWPID, unix.CLONE_NEWNET), unix.EPERM,
+			"a user namespace gives every capability over new kernel objects"},
+		{[]string{"open_by_handle_at"}, always, unix.EPERM, "opens by inode number, past every path"},
+	}
 }
 
 // processRefusals protect processes from each other, and the session init.
-var processRefusals = []Refusal{
-	{[]string{"ptrace"}, always, unix.EPERM, "rewrites a process after its exec was judged; a tracer blocks the supervisor's own"},
-	{[]string{"process_madvise", "process_mrelease"}, always, unix.EPERM, "memory of another process, named by a descriptor"},
-	{[]string{"pidfd_getfd"}, always, unix.EPERM, "descriptors of another process"},
-	{[]string{"prlimit64"}, first(0, Condition{2, Not, 0}), unix.EPERM, "limits of the session's first processes"},
-	{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_USER}}}, unix.EPERM, "the session init has the same user"},
-	{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoUser}}}, unix.EPERM, "the session init has the same user"},
+func processRefusals() []Refusal {
+	return []Refusal{
+		{[]string{"ptrace"}, always, unix.EPERM, "rewrites a process after its exec was judged; a tracer blocks the supervisor's own"},
+		{[]string{"process_madvise", "process_mrelease"}, always, unix.EPERM, "memory of another process, named by a descriptor"},
+		{[]string{"pidfd_getfd"}, always, unix.EPERM, "descriptors of another process"},
+		{[]string{"prlimit64"}, first(0, Condition{2, Not, 0}), unix.EPERM, "limits of the session's first processes"},
+		{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_USER}}}, unix.EPERM, "the session init has the same user"},
+		{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoUser}}}, unix.EPERM, "the session init has the same user"},
+	}
 }
 
 // Values of the first argument of ioprio_set(2).
@@ -140,15 +154,19 @@ var initThreads = []uint64{1, 2, 3}
 var schedulerCalls = []string{"sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"}
 
 // groupRefusals are for commands without a pid namespace.
-var groupRefusals = []Refusal{
-	{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_PGRP}, {1, Not, 0}}}, unix.EPERM, "another group, as that of the session init"},
-	{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoGroup}, {1, Not, 0}}}, unix.EPERM, "another group, as that of the session init"},
+func groupRefusals() []Refusal {
+	return []Refusal{
+		{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_PGRP}, {1, Not, 0}}}, unix.EPERM, "another group, as that of the session init"},
+		{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoGroup}, {1, Not, 0}}}, unix.EPERM, "another group, as that of the session init"},
+	}
 }
 
 // initRefusals protect the attributes of the session init in a pid namespace.
-var initRefusals = []Refusal{
-	{schedulerCalls, equal(0, initThreads...), unix.EPERM, "a thread of the session init: what it has the next command inherits"},
-	{[]string{"setpriority", "ioprio_set"}, equal(1, initThreads...), unix.EPERM, "a thread or the group of the session init"},
+func initRefusals() []Refusal {
+	return []Refusal{
+		{schedulerCalls, equal(0, initThreads...), unix.EPERM, "a thread of the session init: what it has the next command inherits"},
+		{[]string{"setpriority", "ioprio_set"}, equal(1, initThreads...), unix.EPERM, "a thread or the group of the session init"},
+	}
 }
 
 // FirstProcesses is the number of the first pids that belong to the session itself: the
@@ -173,16 +191,18 @@ const (
 
 // socketRefusals refuse all socket families except UNIX, INET, INET6 and route
 // netlink.
-var socketRefusals = []Refusal{
-	{[]string{"socket", "socketpair"}, families(), unix.EPERM, "families that reach the machine, other machines or old kernel code"},
-	{[]string{"socket"}, netlinkProtocols(), unix.EPERM, "netlink other than route configures or watches the machine"},
-	{[]string{"socket", "socketpair"}, equal(2, unix.IPPROTO_MPTCP), unix.EPERM,
-		"MPTCP has further addresses that connect does not show; programs that try it first, as servers in Go do, go on with TCP"},
-	{[]string{"socket", "socketpair"}, equal(2, protoSCTP, unix.IPPROTO_DCCP, protoSMC, unix.IPPROTO_UDPLITE),
-		unix.EPERM, "protocols with further addresses that connect does not show"},
-	{[]string{"sendto"}, []Case{{{3, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
-	{[]string{"sendmsg"}, []Case{{{2, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
-	{[]string{"sendmmsg"}, []Case{{{3, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
+func socketRefusals() []Refusal {
+	return []Refusal{
+		{[]string{"socket", "socketpair"}, families(), unix.EPERM, "families that reach the machine, other machines or old kernel code"},
+		{[]string{"socket"}, netlinkProtocols(), unix.EPERM, "netlink other than route configures or watches the machine"},
+		{[]string{"socket", "socketpair"}, equal(2, unix.IPPROTO_MPTCP), unix.EPERM,
+			"MPTCP has further addresses that connect does not show; programs that try it first, as servers in Go do, go on with TCP"},
+		{[]string{"socket", "socketpair"}, equal(2, protoSCTP, unix.IPPROTO_DCCP, protoSMC, unix.IPPROTO_UDPLITE),
+			unix.EPERM, "protocols with further addresses that connect does not show"},
+		{[]string{"sendto"}, []Case{{{3, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
+		{[]string{"sendmsg"}, []Case{{{2, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
+		{[]string{"sendmmsg"}, []Case{{{3, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
+	}
 }
 
 // ioctl requests. See ioctl_tty(2).
@@ -192,8 +212,10 @@ const (
 )
 
 // terminalRefusals refuse requests that insert input into a terminal.
-var terminalRefusals = []Refusal{
-	{[]string{"ioctl"}, equal(ioctlReq, unix.TIOCSTI, tioclinux), unix.EPERM, "types into a terminal that others read"},
+func terminalRefusals() []Refusal {
+	return []Refusal{
+		{[]string{"ioctl"}, equal(ioctlReq, unix.TIOCSTI, tioclinux), unix.EPERM, "types into a terminal that others read"},
+	}
 }
 
 // bits returns one case for each flag of a register.

@@ -15,18 +15,18 @@ import (
 // still execute those of the operator.
 func SelfPlan(programs bool) Plan {
 	var p Plan
-	p.Refused = slices.Concat(kernelRefusals, clockRefusals)
-	for _, e := range exceptions {
+	p.Refused = slices.Concat(kernelRefusals(), clockRefusals())
+	for _, e := range exceptions() {
 		if e.Syscalls[0] == "personality" {
 			p.Refused = append(p.Refused, e.Refusal)
 		}
 	}
-	for _, r := range kernelAnswered {
+	for _, r := range kernelAnswered() {
 		if r.Syscalls[0] != "clone3" { // threads
 			p.Refused = append(p.Refused, r)
 		}
 	}
-	for _, r := range mountRefusals {
+	for _, r := range mountRefusals() {
 		if r.Syscalls[0] != "clone" { // threads
 			p.Refused = append(p.Refused, r)
 		}

@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -154,6 +155,10 @@ func TestForeignCallsKillTheProcess(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if out, err := exec.Command(program).CombinedOutput(); err != nil {
+		if status, ok := errors.AsType[*exec.ExitError](err); ok && status.Sys().(syscall.WaitStatus).Signal() == unix.SIGSEGV {
+			t.Log("the kernel has no calls of 32 bits (ia32_emulation=0): nothing to refuse")
+			return
+		}
 		t.Fatalf("without a filter: %v\n%s", err, out)
 	}
 	out, state, _ = runVictim("exec", program)

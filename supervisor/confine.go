@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -20,7 +19,7 @@ func (s *Session) Confine() error {
 	if s.confined.unjudged() {
 		return nil // what forbids an engine forbids further filters
 	}
-	program, err := seccomp.SelfPlan(s.rules.policy().Approvals().Via == "command").Compile(runtime.GOARCH)
+	program, err := seccomp.SelfProgram(s.rules.policy().Approvals().Via == "command")
 	if err == nil {
 		err = seccomp.RestrictSelf(program)
 	}

@@ -138,11 +138,11 @@ func (s *Session) open(ctx context.Context) error {
 	if s.network, err = s.openNetwork(); err != nil {
 		return err
 	}
-	root, err := s.startInit(ctx)
+	reserved := func() {}
+	root, err := s.startInit(ctx, func() { reserved = threads.Reserve(reservedThreads) })
 	if err != nil {
 		return s.confined.missing.Explain(err, s.confined.requested)
 	}
-	reserved := threads.Reserve(reservedThreads) // with a guard: see [launch.NewInit]
 	if err := s.network.Listen(s.init); err != nil {
 		return errors.Join(err, closeRoot(s, root))
 	}
@@ -266,23 +266,23 @@ func unrouted(s *Session) bool {
 
 // startInit starts the session init, and the file server for the paths that it
 // mounts. root is the root directory that commands see: as soon as it is complete the files of
-// denied programs are recorded.
-func (s *Session) startInit(ctx context.Context) (root *os.File, err error) {
+// denied programs are recorded. guarded is called when the session has its guard.
+func (s *Session) startInit(ctx context.Context, guarded func()) (root *os.File, err error) {
 	if !s.confined.missing.Has(probe.ExecVerify) {
 		if err := probe.CanTrace(); err != nil {
 			return nil, err
 		}
 	}
+	started := startFiles(s)
 	cfg, err := initConfig(s)
+	if failed := started(); err == nil {
+		err = failed
+	}
+	defer s.files.CloseDevices()
 	if err != nil {
 		return nil, err
 	}
-	if len(s.confined.plan.Governed) > 0 {
-		if s.files, err = fileserver.New(s.fileServerConfig()); err != nil {
-			return nil, err
-		}
-		defer s.files.CloseDevices()
-	}
+	cfg.Guarded = guarded
 	var unopened error // an init that has ended says why itself
 	cfg.Rooted = func(pid int) {
 		if root, unopened = openRoot(s.confined.Root(pid)); unopened == nil {
@@ -302,6 +302,26 @@ func (s *Session) startInit(ctx context.Context) (root *os.File, err error) {
 		delete(s.confined.missing, probe.WaitKillable)
 	}
 	return root, nil
+}
+
+// startFiles starts the file server, if something is governed, beside the caller. The function
+// that it returns waits until it runs.
+func startFiles(s *Session) (wait func() error) {
+	if len(s.confined.plan.Governed) == 0 {
+		return func() error { return nil }
+	}
+	cfg, done := s.fileServerConfig(), make(chan error)
+	var files *fileserver.Server
+	go func() {
+		var err error
+		files, err = fileserver.New(cfg)
+		done <- err
+	}()
+	return func() error {
+		err := <-done
+		s.files = files
+		return err
+	}
 }
 
 // closeRoot closes the root that startInit returned, once nothing uses it.
@@ -409,7 +429,7 @@ func (s *Session) startLoop(root *os.File) error {
 
 // deniedIn says where the files of denied programs are looked for.
 func (s *Session) deniedIn(root *os.File, init int) notify.Root {
-	r := notify.Root{Dir: root, Path: strings.Split(s.cfg.Environment.Path, ":")}
+	r := notify.Root{Dir: root, Path: strings.Split(s.cfg.Environment.Path, ":"), Own: layout.Library}
 	if dir := s.store.path(); dir != "" {
 		r.Cache = filepath.Join(dir, "programs")
 		r.Mounts = fmt.Sprintf("/proc/%d/mountinfo", s.confined.Observer(init))

@@ -34,9 +34,8 @@ func Reexec() {
 // Commands can leave no process for later ones.
 const reservedThreads = 16
 
-// serveFiles is the file server's process.
+// serveFiles is the file server's process. Its reserve is made while it reads its rules.
 func serveFiles() error {
 	returnMemoryWhenQuiet()
-	threads.Reserve(reservedThreads)()
-	return fileserver.Serve()
+	return fileserver.Serve(threads.Reserve(reservedThreads))
 }

@@ -168,11 +168,11 @@ func ruleLimits(p *policy.Policy) map[string]bool {
 func changedView(c confined, old, p *policy.Policy) policy.Problems {
 	was, err := planned(c, old)
 	if err != nil {
-		return policy.Problems{{Pos: top(p), Message: err.Error()}}
+		return policy.Problems{{Pos: policy.Top(p), Message: err.Error()}}
 	}
 	is, err := planned(c, p)
 	if err != nil {
-		return policy.Problems{{Pos: top(p), Message: err.Error()}}
+		return policy.Problems{{Pos: policy.Top(p), Message: err.Error()}}
 	}
 	var out policy.Problems
 	for path, how := range is {
@@ -190,7 +190,7 @@ func changedView(c confined, old, p *policy.Policy) policy.Problems {
 
 // viewProblem is the problem of a path that would be shown in another way.
 func viewProblem(p *policy.Policy, path, is, was string) policy.Problem {
-	pos := top(p)
+	pos := policy.Top(p)
 	for _, op := range []policy.FileOp{policy.OpRead, policy.OpWrite} {
 		if _, why := p.Evaluate(&policy.FileRequest{Path: path, Op: op}); why.Pos.Line > 0 {
 			pos = why.Pos
@@ -209,11 +209,6 @@ func planned(c confined, p *policy.Policy) (map[string]string, error) {
 	return plan.Paths(), nil
 }
 
-// top is the beginning of a policy's main file.
-func top(p *policy.Policy) policy.Position {
-	return policy.Position{File: p.Sources()[0].Name, Line: 1, Column: 1}
-}
-
 // settingPosition is where a setting with a prefix is given, else the top.
 func settingPosition(p *policy.Policy, prefix string) policy.Position {
 	for _, s := range p.Settings() {
@@ -221,12 +216,15 @@ func settingPosition(p *policy.Policy, prefix string) policy.Position {
 			return s.Pos
 		}
 	}
-	return top(p)
+	return policy.Top(p)
 }
 
 func groupPosition(p *policy.Policy, g policy.Group) policy.Position {
 	if rules := p.Rules(g); len(rules) > 0 {
 		return rules[0].Pos
 	}
-	return top(p)
+	if at, given := p.Key(g.String()+"_rules", "defaults"); given {
+		return at
+	}
+	return policy.Top(p)
 }

@@ -150,3 +150,20 @@ func TestACommandSeesOnePolicyOrTheOther(t *testing.T) {
 		t.Error("no command ran")
 	}
 }
+
+// TestAPositionIsOneOfAFile has rules that agentsh put before the policy, in no file.
+func TestAPositionIsOneOfAFile(t *testing.T) {
+	const own, text = "version: 1\nname: p\nextends: [p.yaml]\n", "version: 1\nname: p\ndefaults: {network: allow}\n"
+	p, err := syntax.Load(policy.Source{Name: "agentsh", Data: []byte(own)},
+		syntax.Options{ReadFile: func(string) ([]byte, error) { return []byte(text), nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, got := range map[string]policy.Position{
+		"p.yaml:3:1": groupPosition(p, policy.GroupNetwork), "p.yaml:1:1": settingPosition(p, "exec_from"),
+	} {
+		if got.String() != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -258,10 +258,11 @@ func (s *Session) Close() error {
 	s.approvals.Close()
 	s.life.wait()
 	errs = append(errs, s.network.Close())
+	why := s.life.why()
 	if s.loop != nil {
 		s.loop.end()
 		_ = s.rules.Load().ready() // it uses the loop's root; [Open] has returned its error
-		errs = append(errs, s.files.Drain(), s.journal.end(s.life.why()), s.loop.close())
+		errs = append(errs, s.files.Drain(), s.loop.close())
 	}
 	var changes changeParts
 	if s.files.Running() {
@@ -269,6 +270,9 @@ func (s *Session) Close() error {
 	}
 	errs = append(errs, s.store.close(changes, s.cfg.Log.With("session", s.ID())))
 	s.files.Close()
+	if s.loop != nil {
+		errs = append(errs, s.journal.end(why)) // the last event: the change record finds edits of the host
+	}
 	errs = append(errs, s.confined.listed.Close())
 	return errors.Join(append(errs, s.groups.close(), s.state.remove())...)
 }

@@ -69,6 +69,7 @@ func TestASessionWithoutAnEngine(t *testing.T) {
 		"{ : <" + filepath.Dir(b.workspace) + "/audit.jsonl; } 2>/dev/null; echo $?": "1\n",
 		"{ : >/tmp/../var/tmp/agentsh-test; } 2>/dev/null; echo $?":                  "1\n",
 		"/bin/kill -0 " + strconv.Itoa(os.Getpid()) + " 2>/dev/null; echo $?":        "1\n",
+		"/bin/kill -STOP $PPID && echo stopped the init":                             "stopped the init\n",
 	} {
 		if exit, out := b.run(t, "bash", "-c", script); exit.Kind != wire.ExitExited || out != want {
 			t.Errorf("%s: %+v %q", script, exit, out)

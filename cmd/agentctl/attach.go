@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +16,7 @@ import (
 
 func newAttachCommand() *cobra.Command {
 	var asJSON bool
+	var own settings.Run // its flags
 	cmd := &cobra.Command{
 		Use:   "attach RUN",
 		Short: "End a run whose agentctl was killed",
@@ -34,15 +35,16 @@ taken over.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: settings.CompleteRuns(func(r record.Run) bool { return r.Status == record.StatusAbandoned && len(r.Command) > 0 }),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return takeOver(cmd.Context(), args[0], asJSON, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return takeOver(cmd, args[0], asJSON, own.Space)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one result object on standard output, and nothing else there")
+	own.AddSpace(cmd)
 	return cmd
 }
 
 // takeOver ends a run with the options that it was started with.
-func takeOver(ctx context.Context, name string, asJSON bool, stdout, stderr io.Writer) error {
+func takeOver(this *cobra.Command, name string, asJSON bool, space time.Duration) error {
 	one, err := settings.FindRun(name)
 	if err != nil {
 		return err
@@ -65,12 +67,16 @@ func takeOver(ctx context.Context, name string, asJSON bool, stdout, stderr io.W
 	if err := os.Chdir(one.Dir); err != nil {
 		return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("directory of run %s: %w", one.RunID, err)}
 	}
+	if this.Flags().Changed("wait-for-space") {
+		f.Space = space
+	}
 	o, err := f.Options(args[0])
 	if err != nil {
 		return err
 	}
 	f.JSON = asJSON
-	return f.Finish(ctx, o, stdout, stderr, func(ctx context.Context, o controller.Options) (controller.Result, error) {
+	take := func(ctx context.Context, o controller.Options) (controller.Result, error) {
 		return controller.TakeOver(ctx, o, one.RunID)
-	})
+	}
+	return f.Finish(this.Context(), o, this.OutOrStdout(), this.ErrOrStderr(), take)
 }

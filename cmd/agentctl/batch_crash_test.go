@@ -11,17 +11,11 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"agentsh/controller"
 	"agentsh/controller/batch"
 )
-
-// batchMoments is the number of times that a batch is killed, or its disk is filled, in one test.
-func batchMoments() int {
-	if os.Getenv("AGENTSH_BATCH") != "" {
-		return 60
-	}
-	return 3
-}
 
 // crashBatch is the number of runs of the batches that are killed.
 const crashBatch = 3
@@ -55,8 +49,7 @@ func countOpens(t *testing.T) int {
 func TestABatchThatIsKilledAtAnyMomentIsResumed(t *testing.T) {
 	n := countOpens(t)
 	t.Logf("%d opens", n)
-	for i := range batchMoments() {
-		k := 1 + i*(n-1)/max(batchMoments()-1, 1)
+	for i, k := range spread(n, 2**moments) {
 		t.Run(fmt.Sprintf("at open %d of %d", k, n), func(t *testing.T) {
 			p, o := newCrashBatch(t, "1g")
 			adopt(t)
@@ -170,8 +163,7 @@ func TestABatchElsewhereThatIsKilledBeforeItsResultsAreThereIsDoneOnce(t *testin
 func TestABatchOnAFullDiskIsResumed(t *testing.T) {
 	t.Parallel()
 	n := countOpens(t)
-	for i := range batchMoments() {
-		k := 1 + i*(n-1)/batchMoments()
+	for _, k := range spread(n, 2**moments) {
 		t.Run(fmt.Sprintf("at open %d of %d", k, n), func(t *testing.T) {
 			p, o := newCrashBatch(t, "120m")
 			crash := &crashFixture{fixture: p.fixture}
@@ -209,5 +201,31 @@ func TestABatchOnAFullDiskIsResumed(t *testing.T) {
 			p.finishBatch()
 			p.checkOnce("no space left", "post_script", "exited with status")
 		})
+	}
+}
+
+// TestAReadOnlyStateDirectoryIsOneClearLine has runs, batches and sandboxes of a state directory that cannot be made, or be written.
+func TestAReadOnlyStateDirectoryIsOneClearLine(t *testing.T) {
+	t.Parallel()
+	p := newFixtureAt(t, func(dir string) { mountTmpfs(t, dir, "16m") }, "exit 1", "")
+	p.write("batch.yaml", "runs: [{harness: harness.yaml, repo: repo}]\n", 0o644)
+	readOnly := func(flags uintptr) {
+		if err := unix.Mount("", p.dir, "", unix.MS_REMOUNT|flags, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, made := range []string{"", "state/agentsh", "state/agentsh/runs", "state/agentsh/sandboxes"} {
+		readOnly(0)
+		if err := os.MkdirAll(p.path(made), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		readOnly(unix.MS_RDONLY)
+		for _, args := range [][]string{p.runArgs(), {"batch", "batch.yaml"}, {"sandbox", "create", "--policy", "policy.yaml"}} {
+			_, errs, code := p.try("", args...)
+			if code != controller.ExitSandbox || !strings.Contains(errs, "read-only file system") ||
+				!strings.Contains(errs, "set XDG_STATE_HOME to ") {
+				t.Errorf("with %q: %v: %d %s", made, args, code, errs)
+			}
+		}
 	}
 }

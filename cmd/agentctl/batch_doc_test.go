@@ -1,9 +1,8 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,24 +80,25 @@ func TestTheServerOfTheExampleApproves(t *testing.T) {
 	p := newFixture(t, `bash -c 'exec -a /usr/bin/rm touch "$AGENTSH_OUTPUT_DIR/made"'`, "")
 	p.asks("webhook")
 	p.write("key", webhookKey+"\n", 0o600)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
 	for word, want := range map[string]int{"/usr/bin/rm": 1, "touch": 1, "/usr/bin/touch": 0} {
 		script, err := filepath.Abs("../../examples/approvals/server.py")
 		if err != nil {
 			t.Fatal(err)
 		}
-		server := exec.CommandContext(t.Context(), "/usr/bin/python3", "-B", script, p.path("key"), fmt.Sprint(port), word)
-		server.Stdout, server.Stderr = io.Discard, io.Discard
+		server := exec.CommandContext(t.Context(), "/usr/bin/python3", "-B", script, p.path("key"), "0", word)
+		said, err := server.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}
+		port, err := bufio.NewReader(said).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
 		p.write("config/agentsh/agentctl.yaml",
-			fmt.Sprintf("approvals: {webhook: 'http://127.0.0.1:%d/', key_file: ../../key}\n", port), 0o644)
+			fmt.Sprintf("approvals: {webhook: 'http://127.0.0.1:%s/', key_file: ../../key}\n", strings.TrimSpace(port)), 0o644)
 		p.setenv = []string{"XDG_CONFIG_HOME=" + p.path("config")}
 		if r, code := p.run(); (code == controller.ExitDone) != (want == 0) {
 			t.Errorf("%s: exit code %d: %+v", word, code, r.Error)

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"agentsh/controller"
 	"agentsh/controller/record"
+	"agentsh/internal/testenv"
 )
 
 // BenchmarkRun is a whole run with an agent that changes ten files, in
@@ -64,6 +66,38 @@ func benchRun(b *testing.B, files int) {
 		b.ReportMetric(float64(sum.Microseconds())/1000/float64(b.N), name+"-ms")
 	}
 	b.ReportMetric(float64(memory)/1024, "most-MiB")
+}
+
+// BenchmarkRunBySSH is a run over ssh to this machine and a local one, in turn. It reports the medians of both in milliseconds, and
+// the ratio. Both are in memory: ext4 gives no inode again within five seconds of its deletion, and each run would search
+// past those that the run before has deleted (recently_deleted in fs/ext4/ialloc.c of Linux).
+func BenchmarkRunBySSH(b *testing.B) {
+	p := newFixtureAt(b, func(dir string) { mountTmpfs(b, dir, "1g") }, "for i in 0 1 2 3 4 5 6 7 8 9; do echo changed > d$i/f$i.txt; done; git commit -q -m changed d0 d1",
+		"security: {enabled: true}")
+	p.fillRepo(1000)
+	at := p.path("at")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	place := testenv.SSHPlace(b, at)
+	ways := map[string][]string{"local": nil, "ssh": {"--backend", "ssh", "--connect", place}}
+	took := map[string][]float64{}
+	for b.Loop() {
+		for name, more := range ways {
+			began := time.Now()
+			if out, err := p.command(p.runArgs(append([]string{"--quiet"}, more...)...)...).CombinedOutput(); err != nil {
+				b.Fatalf("%s: %v\n%s", name, err, out)
+			}
+			took[name] = append(took[name], time.Since(began).Seconds()*1000)
+		}
+	}
+	median := func(name string) float64 {
+		slices.Sort(took[name])
+		return took[name][len(took[name])/2]
+	}
+	b.ReportMetric(median("local"), "local-ms")
+	b.ReportMetric(median("ssh"), "ssh-ms")
+	b.ReportMetric(median("ssh")/median("local"), "x")
 }
 
 func (p *fixture) readJSON(name string, v any) {

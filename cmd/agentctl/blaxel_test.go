@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/base64"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -81,6 +82,7 @@ func TestAnImageForBlaxelIsBuilt(t *testing.T) {
 	if left := d.Names(); !slices.Equal(left, []string{"app"}) {
 		t.Errorf("left: %q", left)
 	}
+	p.write("empty/a.txt", "", 0o644)
 	for _, tt := range []struct {
 		args, says string
 		code       int
@@ -89,11 +91,17 @@ func TestAnImageForBlaxelIsBuilt(t *testing.T) {
 		{"--for blaxel --name x", "--from", controller.ExitConfiguration},
 		{"app --for moon", "write vm or blaxel", controller.ExitConfiguration},
 		{"app --kernel x --for blaxel", "--kernel is not for images", controller.ExitConfiguration},
-		{"app --name x", "--name is not for images of the backend vm", controller.ExitConfiguration},
+		{"app --name x", "--name is not for images of the backend vm\nagentctl: hint: add --for blaxel", controller.ExitConfiguration},
+		{"empty --for blaxel --to e.zip", "has no Dockerfile: write one, or name an image with --from IMAGE", controller.ExitConfiguration},
+		{"none --for blaxel --name x --memory 5", "--memory 5: a sandbox at Blaxel has 512 to 65536 MiB of memory\nagentctl: hint: write --memory 4096",
+			controller.ExitConfiguration},
+		{"app --for blaxel --name x --memory 0", "write --memory 4096", controller.ExitConfiguration},
+		{"app --for blaxel --name x --memory=-4096", "write --memory 4096", controller.ExitConfiguration},
+		{"app --for blaxel --name x --memory 4194304", "write --memory 4096", controller.ExitConfiguration},
 		{"app --for blaxel --name agentsh-x", "not beginning with", controller.ExitConfiguration},
 		{"app/a.txt --for blaxel --name x", "no FROM", controller.ExitConfiguration},
 		{"--from no --for blaxel --to app.zip", "written to", 0},
-		{"--from no --for blaxel --to app.zip", "exists", controller.ExitConfiguration},
+		{"--from no --for blaxel --to app.zip", "app.zip is there: remove it, or name another file", controller.ExitConfiguration},
 		{"--from no --for blaxel --to b.zip --name x", "--name is for an image that is sent", controller.ExitConfiguration},
 		{"--from no --for blaxel --to c.zip --json", `"archive": "c.zip"`, 0},
 	} {
@@ -136,5 +144,24 @@ func TestARunThroughAPrivatePreview(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLintKnowsTheMemoryOfBlaxel: no account and no repository are needed for it.
+func TestLintKnowsTheMemoryOfBlaxel(t *testing.T) {
+	t.Parallel()
+	p, _ := atBlaxel(t, "true", "container: {memory_mb: 64}\n")
+	before, _, _ := strings.Cut(p.read("harness.yaml"), "container:")
+	at := fmt.Sprintf("harness.yaml:%d:24: ", strings.Count(before, "\n")+1)
+	const want = "container.memory_mb: 64: a sandbox at Blaxel has 512 to 65536 MiB of memory"
+	if r, code := p.run(); code != controller.ExitConfiguration || r.Error == nil ||
+		!strings.Contains(r.Error.Message, at+"backend blaxel: "+want) {
+		t.Errorf("the run: %d %+v", code, r.Error)
+	}
+	for _, args := range [][]string{{"lint", "harness.yaml"}, {"lint", "--repo", "repo", "harness.yaml"}} {
+		out, errs, code := p.try("", args...)
+		if code != controller.ExitConfiguration || !strings.Contains(out+errs, at+"error: backend blaxel: "+want) {
+			t.Errorf("%s: %d %s%s", args, code, out, errs)
+		}
 	}
 }

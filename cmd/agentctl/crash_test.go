@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -31,6 +33,8 @@ type crashFixture struct {
 	opens *opens
 	refs  string // of the target before the run
 	value secret // the credential of its provider, unique to this test
+	quiet bool   // agent.log has no output of the agent
+	wait  string // of --wait-for-space; empty: 0
 }
 
 func newCrashFixture(t *testing.T, size string) *crashFixture {
@@ -54,42 +58,58 @@ func newCrashFixture(t *testing.T, size string) *crashFixture {
 // start starts a run.
 func (p *crashFixture) start() (*exec.Cmd, *bytes.Buffer) {
 	p.t.Helper()
-	cmd := p.command(p.runArgs()...)
-	cmd.Env = append(cmd.Env, "HOST_TOKEN="+string(p.value))
 	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	return p.startInto(&said), &said
+}
+
+// startInto starts a run, and writes what it says.
+func (p *crashFixture) startInto(said io.Writer) *exec.Cmd {
+	p.t.Helper()
+	cmd := p.command(p.runArgs("--wait-for-space", cmp.Or(p.wait, "0"))...)
+	cmd.Env = append(cmd.Env, "HOST_TOKEN="+string(p.value))
+	cmd.Stdout, cmd.Stderr = said, said
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	return cmd, &said
+	return cmd
 }
 
 // rehearse makes one complete run. It returns the steps, and the number of
 // files opened in each.
-func rehearse(t *testing.T) (steps []string, counts map[string]int) {
+func rehearse(t *testing.T, of func(t *testing.T, size string) *crashFixture) (steps []string, counts map[string]int) {
 	t.Helper()
-	p := newCrashFixture(t, "1g")
+	p := of(t, "1g")
 	p.opens.begin(func(open) {})
 	cmd, said := p.start()
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	counts = p.opens.end()
-	records, _ := filepath.Glob(p.path("state/agentsh/runs/*/record.json"))
-	var r record.Record
-	if err := json.Unmarshal([]byte(p.read(strings.TrimPrefix(records[0], p.dir+"/"))), &r); err != nil {
-		t.Fatal(err)
-	}
-	steps = []string{beforeSteps}
-	for _, s := range r.Steps {
-		steps = append(steps, s.Name)
-	}
+	steps = p.recorded()
 	for _, name := range controller.StepNames() {
-		if name != "agent_host" && !slices.Contains(steps, name) { // TestTheHostsSideEndsWithAKilledController has it
+		if name != "agent_host" && !slices.Contains(steps, name) { // newOnHostCrash has it
 			t.Errorf("the rehearsal has no step %s: %s", name, steps)
 		}
 	}
 	return steps, counts
+}
+
+// recorded are the steps in the record of the only run.
+func (p *crashFixture) recorded() []string {
+	p.t.Helper()
+	records, _ := filepath.Glob(p.path("state/agentsh/runs/*/record.json"))
+	if len(records) != 1 {
+		p.t.Fatalf("records of runs: %s", records)
+	}
+	r, err := record.Read(filepath.Dir(records[0]))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	steps := []string{beforeSteps}
+	for _, s := range r.Steps {
+		steps = append(steps, s.Name)
+	}
+	return steps
 }
 
 // at calls do once when a run opens file number k in a step, or a later one.
@@ -104,19 +124,36 @@ func (p *crashFixture) at(steps []string, step string, k int, do func()) {
 	})
 }
 
-// moments is the number of times that the controller is killed in each step: at
-// the first open of a file, at the last one, and between them.
-var moments = flag.Int("moments", 3, "how often a run is killed in each step")
+// moments is the number of times that the controller is killed, or the disk is full, in each
+// step, in making a sandbox and the like. Batches have as many in all.
+var moments = flag.Int("moments", 1, "how often a run is killed in each step: make crash")
+
+// spread are some numbers from 1 to n. Three and more have the first and the last.
+func spread(n, count int) []int {
+	var out []int
+	for i := range count {
+		k := (2*i + 1) * (n - 1) / (2 * count)
+		if count > 2 {
+			k = i * (n - 1) / (count - 1)
+		}
+		out = append(out, 1+max(k, 0))
+	}
+	return slices.Compact(out)
+}
 
 func TestAControllerKilledAtAnyMomentLeavesNothing(t *testing.T) {
-	steps, counts := rehearse(t)
+	steps, counts := rehearse(t, newCrashFixture)
+	killedAtAnyMoment(t, newCrashFixture, steps, counts, steps)
+}
+
+// killedAtAnyMoment kills runs at moments of some of their steps.
+func killedAtAnyMoment(t *testing.T, of func(*testing.T, string) *crashFixture, steps []string, counts map[string]int, in []string) {
+	t.Helper()
 	t.Logf("opens in each step: %v", counts)
-	for _, step := range steps {
-		n := max(counts[step], 1)
-		for i := range *moments {
-			k := 1 + i*(n-1)/max(*moments-1, 1)
-			t.Run(fmt.Sprintf("%s, at open %d of %d", step, k, n), func(t *testing.T) {
-				p := newCrashFixture(t, "1g")
+	for i, step := range in {
+		for j, k := range spread(counts[step], *moments) {
+			t.Run(fmt.Sprintf("%s, at open %d of %d", step, k, counts[step]), func(t *testing.T) {
+				p := of(t, "1g")
 				adopt(t)
 				started := make(chan *exec.Cmd, 1)
 				p.at(steps, step, k, func() { _ = (<-started).Process.Kill() })
@@ -128,7 +165,7 @@ func TestAControllerKilledAtAnyMomentLeavesNothing(t *testing.T) {
 				}
 				waitOrphans(t)
 				p.opens.end()
-				p.collect(i%2 == 1)
+				p.collect((i+j)%2 == 1)
 				p.checkTarget()
 				p.checkResults()
 				p.checkUnfinished()
@@ -139,31 +176,43 @@ func TestAControllerKilledAtAnyMomentLeavesNothing(t *testing.T) {
 }
 
 func TestAFullDiskAtAnyStepIsOneClearLine(t *testing.T) {
-	steps, counts := rehearse(t)
-	for _, step := range steps {
-		for _, k := range []int{1, max(counts[step]/2, 1)} {
+	steps, counts := rehearse(t, newCrashFixture)
+	fullAtAnyMoment(t, newCrashFixture, steps, counts, steps)
+}
+
+// fullAtAnyMoment fills the disk at moments of some steps of runs.
+func fullAtAnyMoment(t *testing.T, of func(*testing.T, string) *crashFixture, steps []string, counts map[string]int, in []string) {
+	t.Helper()
+	for _, step := range in {
+		for _, k := range spread(counts[step], *moments) {
 			t.Run(fmt.Sprintf("%s, at open %d of %d", step, k, counts[step]), func(t *testing.T) {
-				p := newCrashFixture(t, "80m")
+				p := of(t, "80m")
 				p.at(steps, step, k, p.fill)
 				cmd, said := p.start()
 				_ = cmd.Wait()
 				p.opens.end()
 				t.Logf("%s\n%s", cmd.ProcessState, said)
 				p.checkFull(cmd.ProcessState.ExitCode(), said.String())
-				if err := os.Remove(p.path("filler")); err != nil {
-					t.Error(err)
-				}
-				if out, err := p.command("gc").CombinedOutput(); err != nil {
-					t.Errorf("gc: %v\n%s", err, out)
-				}
-				p.checkTarget()
-				if !p.isPartial() {
-					p.checkResults()
-				}
-				p.checkUnfinished("tmp_pack_") // left by git on a full disk; git gc removes it
+				p.checkFreed()
 			})
 		}
 	}
+}
+
+// checkFreed frees the disk that [crashFixture.fill] has filled, and checks what the run has left.
+func (p *crashFixture) checkFreed() {
+	p.t.Helper()
+	if err := os.Remove(p.path("filler")); err != nil {
+		p.t.Error(err)
+	}
+	if out, err := p.command("gc").CombinedOutput(); err != nil {
+		p.t.Errorf("gc: %v\n%s", err, out)
+	}
+	p.checkTarget()
+	if !p.isPartial() {
+		p.checkResults()
+	}
+	p.checkUnfinished("tmp_pack_") // left by git on a full disk; git gc removes it
 }
 
 // isPartial reports results that are marked as partial. It fails the test if
@@ -305,7 +354,7 @@ func (p *crashFixture) checkResults() {
 		}
 	}
 	if r.Branch == "" || p.git("show", r.Branch+":a.txt") != "half" || p.read("out/output/report.txt") != "report\n" ||
-		!strings.Contains(p.read("out/agent.log"), "agent at work") {
+		!p.quiet && !strings.Contains(p.read("out/agent.log"), "agent at work") {
 		p.t.Errorf("the results are not whole: %+v", r)
 	}
 	if log := p.read("out/audit.jsonl"); !strings.HasSuffix(log, "}\n") {

@@ -216,12 +216,20 @@ func TestAnImageThatCannotBeUsedIsRefused(t *testing.T) {
 		{[]string{"--image", "example.com/agent:1=escape.tar"}, "leads out of the image"},
 		{[]string{"--image", "example.com/agent:1=/"}, "the root of this machine is no image"},
 		{[]string{"--image", "example.com/agent:1=."}, "no program git"},
+		{[]string{"--image", "other=root"}, "write --image example.com/agent:1=PATH"},
 	} {
 		out, err := p.command(p.runArgs(tt.args...)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), tt.want) {
 			t.Errorf("%v: %v\n%s", tt.args, err, out)
 		}
 	}
+	p.write("imageless.yaml", strings.Replace(p.readFile(p.path("harness.yaml")), imageHarness, "", 1), 0o644)
+	p.harness = "imageless.yaml"
+	out, err := p.command(p.runArgs("--image", "other=root")...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "write image: other in the harness") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	p.harness = ""
 	p.write("config/agentsh/agentctl.yaml", "version: 1\nimage: {a: b}\n", 0o644)
 	if out, err := p.command(p.runArgs()...).CombinedOutput(); err == nil || !strings.Contains(string(out), "agentctl.yaml:2:1: ") {
 		t.Errorf("%v\n%s", err, out)

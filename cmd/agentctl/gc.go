@@ -87,6 +87,9 @@ func printCollected(out io.Writer, found []controller.Collected, dryRun bool) er
 			fmt.Fprintf(w, "%s image %s\n", did, text.Visible(c.Image))
 		case c.File != "":
 			fmt.Fprintf(w, "%s %s\n", did, text.Visible(c.File))
+		case c.Elsewhere != "":
+			fmt.Fprintf(w, "%s what is here of sandbox %s: it goes on at its place until its lease ends, or until "+
+				"'agentctl gc --backend %s' and the --connect of its run\n", did, text.Visible(c.Sandbox), text.Visible(c.Elsewhere))
 		case c.Sandbox != "":
 			fmt.Fprintf(w, "%s sandbox %s\n", did, text.Visible(c.Sandbox))
 		case c.Record:

@@ -100,7 +100,13 @@ func checkTarget(cmd *cobra.Command, target string) error {
 	}
 	for _, name := range others {
 		if cmd.Flags().Changed(name) {
-			return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("--%s is not for images of the backend %s", name, target)}
+			hint := "leave it out"
+			if target == vm.Name && !cmd.Flags().Changed("for") {
+				hint = "add --for " + blaxel.Name
+			}
+			return &output.Failure{
+				Code: controller.ExitConfiguration, Err: fmt.Errorf("--%s is not for images of the backend %s", name, target), Hint: hint,
+			}
 		}
 	}
 	return nil
@@ -128,6 +134,10 @@ func printImage(cmd *cobra.Command, made vmimage.Image, asJSON bool) error {
 			return err
 		}
 		b.RootBytes = info.Size()
+	}
+	if len(made.Modules.Loaded)+len(made.Modules.Builtin) == 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "note: no modules of kernel %s were found: unless it has its drivers built in, machines do not start. "+
+			"Name the directory /lib/modules/%[1]s of the kernel with --modules\n", text.Visible(b.Kernel))
 	}
 	if asJSON {
 		return output.WriteJSON(cmd.OutOrStdout(), b)

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -65,6 +66,11 @@ func (b *blaxelBuild) run(cmd *cobra.Command, args []string) error {
 }
 
 func (b *blaxelBuild) build(cmd *cobra.Command, args []string) (err error) {
+	if err := blaxel.CheckMemory(b.memory); err != nil {
+		return &output.Failure{
+			Code: controller.ExitConfiguration, Err: fmt.Errorf("--memory %w", err), Hint: "write --memory 4096, which gives 2 processors as well",
+		}
+	}
 	switch {
 	case len(args) == 0 && b.source.From == "":
 		return errors.New("name the directory with the Dockerfile, or an image with --from")
@@ -157,7 +163,11 @@ func (b *blaxelBuild) write(cmd *cobra.Command) error {
 		return err
 	}
 	if err := beneath.Rename(unix.AT_FDCWD, archive.Path, b.to, false); err != nil {
-		return errors.Join(fmt.Errorf("--to %s: %w", b.to, err), archive.Remove())
+		err = fmt.Errorf("--to %s: %w", b.to, err)
+		if errors.Is(err, fs.ErrExist) {
+			err = fmt.Errorf("--to %s is there: remove it, or name another file", b.to)
+		}
+		return errors.Join(err, archive.Remove())
 	}
 	if err := archive.Keep(); err != nil {
 		return err

@@ -12,10 +12,7 @@ import (
 
 func TestTheExampleOfInitRuns(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"))
-	bin, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := testenv.Programs(t)
 	dir := t.TempDir()
 	files, err := exampleFiles()
 	if err == nil {
@@ -53,10 +50,7 @@ func TestTheExampleOfInitRuns(t *testing.T) {
 // in test/agents.
 func TestAHarnessOfInitForEachRuntimeIsSound(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	bin, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := testenv.Programs(t)
 	dir := t.TempDir()
 	for _, name := range []string{"claude", "codex", "node", "home/x/node_modules/@google/gemini-cli/bundle/gemini.js"} {
 		script := "#!/bin/sh\n"

@@ -16,6 +16,7 @@ import (
 	"agentsh/controller/batch"
 	"agentsh/controller/harness"
 	"agentsh/controller/provider"
+	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/local"
 	"agentsh/internal/text"
 )
@@ -54,7 +55,7 @@ Exit code 2 when a problem is an error.`,
 			if err != nil {
 				return err
 			}
-			ps, files, err := lintAll(args, o, func(name string) (harness.Problems, error) {
+			ps, files, err := lintAll(args, o, flags.SpecCheck, func(name string) (harness.Problems, error) {
 				return flags.Check(cmd.Context(), cmd.ErrOrStderr(), name)
 			})
 			if err != nil {
@@ -86,9 +87,14 @@ Exit code 2 when a problem is an error.`,
 	return cmd
 }
 
+// specCheck returns what the backend of a harness says of a sandbox without its place; nil: nothing.
+type specCheck func(*harness.Harness) func(sandbox.Spec) error
+
 // lintAll checks files and the harness files of directories. It returns the
 // problems and the number of files.
-func lintAll(args []string, o harness.Options, check func(name string) (harness.Problems, error)) (harness.Problems, int, error) {
+func lintAll(
+	args []string, o harness.Options, place specCheck, check func(name string) (harness.Problems, error),
+) (harness.Problems, int, error) {
 	l := harness.NewLoader(o)
 	files, err := lintFiles(l, args)
 	if err != nil {
@@ -104,11 +110,11 @@ func lintAll(args []string, o harness.Options, check func(name string) (harness.
 	var whole []string // those that a run can start with
 	for _, name := range files {
 		if child, ok := builtOn[realName(name)]; ok {
-			ps = append(ps, lintBase(l.AsBaseOf(child), name, o.Forge)...)
+			ps = append(ps, lintBase(l.AsBaseOf(child), name, o.Forge, place)...)
 			continue
 		}
 		whole = append(whole, name)
-		ps = append(ps, lintFile(l, name, o.Forge)...)
+		ps = append(ps, lintFile(l, name, o.Forge, place)...)
 	}
 	if ps.HasErrors() {
 		return strongest(ps), len(files) + batches, nil // a run refuses these first
@@ -233,11 +239,11 @@ func harnessFiles(dir string) ([]string, error) {
 
 // lintBase checks a base of a file that is checked too. What the base leaves to
 // that file is checked there, with its forges.
-func lintBase(l *harness.Loader, name, forge string) harness.Problems {
+func lintBase(l *harness.Loader, name, forge string, place specCheck) harness.Problems {
 	if !slices.Contains(l.Forges(name), forge) {
 		forge = ""
 	}
-	ps := lintFile(l, name, forge)
+	ps := lintFile(l, name, forge, place)
 	if slices.ContainsFunc(ps, func(p harness.Problem) bool { return p.Rule == harness.RuleRequired }) {
 		return nil
 	}
@@ -246,20 +252,20 @@ func lintBase(l *harness.Loader, name, forge string) harness.Problems {
 
 // lintFile checks one file for one forge. Without a forge, it checks the file
 // alone and with each of its forges.
-func lintFile(l *harness.Loader, name, forge string) harness.Problems {
+func lintFile(l *harness.Loader, name, forge string, place specCheck) harness.Problems {
 	forges := []string{forge}
 	if forge == "" {
 		forges = append(forges, l.Forges(name)...)
 	}
 	var ps harness.Problems
 	for _, forge := range forges {
-		ps = append(ps, lintForge(l.With(forge), name)...)
+		ps = append(ps, lintForge(l.With(forge), name, place)...)
 	}
 	return ps.Sorted()
 }
 
 // lintForge checks one file for the forge of the loader.
-func lintForge(l *harness.Loader, name string) harness.Problems {
+func lintForge(l *harness.Loader, name string, place specCheck) harness.Problems {
 	h, ps := l.Load(name)
 	if h == nil {
 		return ps
@@ -267,7 +273,7 @@ func lintForge(l *harness.Loader, name string) harness.Problems {
 	if !ps.HasErrors() {
 		// What the loader only warns of, a run refuses.
 		ps = slices.DeleteFunc(ps, func(p harness.Problem) bool { return p.Rule == harness.RuleRun })
-		more := controller.Lint(name, h)
+		more := controller.Lint(name, h, place(h))
 		if !h.Policy.IsSet() && l.MayWrite(name, "policy") {
 			more = slices.DeleteFunc(more, func(p harness.Problem) bool { return p.Rule == harness.RuleRequired })
 			more = append(more, settings.OnlyRun(name, "only a forge block or an overlay names the policy: give --forge and --event of the run")...)

@@ -1,32 +1,47 @@
 package main
 
 import (
+	"errors"
 	"flag"
+	"io/fs"
 	"os"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/openshelldouble"
 	"agentsh/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
 	openshelldouble.Main()
-	testenv.DefaultSignals()
 	testscript.Main(cleaning{m}, map[string]func(){"agentctl": main, "agentsh": hostileSupervisor})
 }
 
-// cleaning removes the programs that the tests built.
+// cleaning removes the directory /sandbox that the tests made.
 type cleaning struct{ m *testing.M }
 
 func (c cleaning) Run() int {
-	code := c.m.Run()
-	if programsDir != "" {
-		_ = os.RemoveAll(programsDir)
+	code := testenv.Run(c.m)
+	if madeSandbox {
+		_ = os.Remove(layout.Sandbox)
 	}
 	return code
 }
+
+var madeSandbox bool
+
+// sandboxDirectory makes the directory /sandbox of this machine, for the tests that run beside each other.
+var sandboxDirectory = sync.OnceValue(func() error {
+	err := os.Mkdir(layout.Sandbox, 0o755)
+	madeSandbox = err == nil
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+})
 
 var update = flag.Bool("update", false, "rewrite the expected outputs of the scripts")
 

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,7 @@ import (
 	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/boxes"
+	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/host"
 	"agentsh/controller/tools"
 	"agentsh/internal/channel"
@@ -31,9 +31,15 @@ type mcpFlags struct {
 	policy   string
 	degraded []string
 	http     httpFlags
-	session  int // descriptor of the session of 'agentsh mcp'
-	alive    int // descriptor that ends when the work shall end
+	session  int    // descriptor of the session of 'agentsh mcp'
+	again    string // which process of the command this is; empty: the one in front
 }
+
+// Processes of the command behind the one in front.
+const (
+	againApart = "apart" // starts the next one, and ends
+	againWorks = "works" // makes the sandbox
+)
 
 func newMCPCommand() *cobra.Command {
 	var f mcpFlags
@@ -65,10 +71,13 @@ is that of --token-file, or a new one that standard error has once.`,
 			if (len(args) == 1) == (f.policy != "") {
 				return errors.New("name a harness, or a policy with --policy FILE")
 			}
-			if f.alive == 0 {
+			switch f.again {
+			case "":
 				return behind(cmd)
+			case againApart:
+				return host.Apart(append([]string{"--again=" + againWorks}, os.Args[2:]...))
 			}
-			return f.serveRun(cmd, args)
+			return f.work(cmd, args)
 		},
 		ValidArgsFunction: settings.CompleteYAML,
 	}
@@ -77,11 +86,12 @@ is that of --token-file, or a new one that standard error has once.`,
 	flags.StringVar(&f.policy, "policy", "", "policy `FILE`, or the name of a policy of the packages, in place of a harness")
 	flags.StringSliceVar(&f.degraded, "degraded", nil, "do without `NAME,...` where the place lacks it; see doc/detect.md; with --policy")
 	flags.IntVar(&f.session, "session-fd", 0, "descriptor `N` of the session of 'agentsh mcp', which starts this command")
-	flags.IntVar(&f.alive, "alive-fd", 0, "descriptor `N` that ends when the work shall end")
-	for _, own := range []string{"session-fd", "alive-fd"} {
+	flags.StringVar(&f.again, "again", "", "`PROCESS` of this command behind the one in front")
+	for _, own := range []string{"session-fd", "again"} {
 		_ = flags.MarkHidden(own) // of these programs alone; fails for an unknown flag only
 	}
 	f.http.add(flags)
+	f.run.AddSpace(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("policy", settings.CompleteYAML) // fails for an unknown flag only
 	f.run.Load.Add(cmd)
 	return cmd
@@ -93,7 +103,7 @@ func behind(cmd *cobra.Command) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, foreground.EndSignals()...)
 	defer signal.Stop(signals)
-	again, err := host.StartAgain(append(slices.Clone(os.Args[1:]), "--alive-fd", fmt.Sprint(host.AliveFD)))
+	again, err := host.StartAgain(append([]string{"--again=" + againApart}, os.Args[1:]...))
 	if err != nil {
 		return &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
@@ -104,32 +114,55 @@ func behind(cmd *cobra.Command) error {
 	for {
 		select {
 		case s := <-signals:
-			if asked {
-				again.Signal(s)
+			if sent, ok := s.(syscall.Signal); ok && asked {
+				again.Signal(sent)
+			} else {
+				again.Ask()
 			}
 			asked = true
-			again.Ask()
 		case <-again.Ended():
-			if code := again.Code(); code != controller.ExitDone {
-				return &output.Failure{Code: code}
-			}
-			return nil
+			return endOf(again)
 		}
 	}
 }
 
+// endOf is how the program behind ended. It has said why, unless it was killed.
+func endOf(again *host.Again) error {
+	switch code, killed := again.Code(); {
+	case killed:
+		return &output.Failure{
+			Code: controller.ExitSandbox, Err: errors.New("the process that holds the sandbox was killed, and what was not taken out is lost"),
+			Hint: "if nobody killed it, the machine may have too little memory (dmesg says so); 'agentctl gc' removes what it left",
+		}
+	case code != controller.ExitDone:
+		return &output.Failure{Code: code}
+	}
+	return nil
+}
+
+// work serves the tools of a run, and tells the process in front how it ended.
+func (f *mcpFlags) work(cmd *cobra.Command, args []string) error {
+	front := host.OpenFront()
+	code := output.Report(f.serveRun(cmd, args, front), cmd.ErrOrStderr())
+	front.Finish(code)
+	if code == controller.ExitDone {
+		return nil
+	}
+	return &output.Failure{Code: code}
+}
+
 // serveRun serves the tools of a run.
-func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
+func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string, front host.Front) error {
 	stderr := cmd.ErrOrStderr()
-	syscall.CloseOnExec(f.alive)
-	alive := os.NewFile(uintptr(f.alive), "alive")
 	clients, err := f.http.listen(cmd)
 	if err != nil {
 		return err
 	}
 	defer clients.close()
 	file, remove, err := f.harness(args)
-	if err != nil {
+	if failed := (*controller.Failure)(nil); errors.As(err, &failed) {
+		return settings.RunFailure(stderr, err)
+	} else if err != nil {
 		return err
 	}
 	defer remove()
@@ -138,22 +171,28 @@ func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	if f.policy != "" {
-		o.Load.Root = "/"
+		o.Load.Root, o.Load.Requested = "/", true
 	}
 	progress := output.NewProgress(stderr, stderr, true)
 	ctx, force, stop := settings.Interruptible(cmd.Context(), settings.AbandonRun(stderr))
 	defer stop()
 	serving, end := context.WithCancel(ctx)
 	defer end()
-	go func() { // ends with the program in front, or with this one
-		_, _ = io.Copy(io.Discard, alive)
-		end()
-	}()
+	go front.Follow(end) // ends with the program in front, or with this one
 	o.Progress, o.Force = progress.Update, force
 	o.Agent.Outside = func(limited context.Context, w controller.Workplace) error {
-		limited, cancel := context.WithCancel(limited)
-		defer cancel()
-		defer context.AfterFunc(serving, cancel)()
+		limited, cancel := context.WithCancelCause(limited)
+		defer cancel(nil)
+		defer context.AfterFunc(serving, func() { cancel(nil) })()
+		if box, ok := w.Sandbox.(sandbox.Sandbox); ok {
+			go func() { // ends with limited
+				select {
+				case <-box.Gone():
+					cancel(box.Cause())
+				case <-limited.Done():
+				}
+			}()
+		}
 		return clients.serve(limited, w)
 	}
 	clients.prepare()
@@ -163,7 +202,7 @@ func (f *mcpFlags) serveRun(cmd *cobra.Command, args []string) error {
 		output.PrintResult(stderr, result)
 	}
 	if f.policy != "" {
-		err = boxes.Plain(err)
+		err = boxes.Plain(err, o.Harness)
 	}
 	failed := settings.RunFailure(stderr, err)
 	if failed == nil || !clients.waiting() {
@@ -232,25 +271,44 @@ func (f *mcpFlags) serveSession(ctx context.Context, in io.Reader, out io.Writer
 	if err != nil {
 		return wrong(err)
 	}
+	turns, err := tools.NewTurns(s.Workspace)
+	if err != nil {
+		return wrong(errors.Join(err, conn.Close()))
+	}
 	client, err := channel.NewClient(ctx, conn, channel.ClientConfig{Key: s.Key, HostKey: s.HostKey, Server: s.Server, Build: "agentctl"})
 	if err != nil {
 		return wrong(err)
 	}
-	box, err := tools.New(
-		ctx,
-		tools.Config{Program: "agentsh", Version: version, Sandbox: client, Dir: s.Cwd, History: settings.SessionHistory{HandedSession: s}},
-	)
+	box, err := tools.New(ctx, tools.Config{
+		Program: "agentsh", Version: version, Sandbox: client, Dir: s.Cwd, History: settings.SessionHistory{HandedSession: s}, Turns: turns,
+	})
 	if err != nil {
 		return wrong(errors.Join(err, client.Close()))
 	}
-	err = box.Serve(ctx, io.NopCloser(in), nopCloser{out})
+	served, end := context.WithCancelCause(ctx)
+	go func() { // ends with served
+		select {
+		case <-client.Done():
+			end(errSessionEnded)
+		case <-served.Done():
+		}
+	}()
+	err = box.Serve(served, io.NopCloser(in), nopCloser{out})
+	gone := context.Cause(served)
+	end(nil)
 	box.Close()
+	if errors.Is(gone, errSessionEnded) {
+		_ = client.Close() // the reason is known
+		return &output.Failure{Code: controller.ExitSandbox, Err: gone, Hint: "start the server again for another one"}
+	}
 	err = errors.Join(err, client.Close())
 	if err != nil && ctx.Err() == nil {
 		return wrong(err)
 	}
 	return nil
 }
+
+var errSessionEnded = errors.New("the session has ended")
 
 // nopCloser is an output that stays open.
 type nopCloser struct{ io.Writer }

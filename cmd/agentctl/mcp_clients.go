@@ -19,6 +19,7 @@ import (
 	"agentsh/cmd/agentctl/settings"
 	"agentsh/controller"
 	"agentsh/controller/tools"
+	"agentsh/internal/listen"
 	"agentsh/internal/socket"
 )
 
@@ -128,7 +129,7 @@ func (f *httpFlags) listen(cmd *cobra.Command) (*toolClients, error) {
 		return nil, fmt.Errorf("--token-file: %w", err)
 	}
 	c.token = base64.StdEncoding.EncodeToString(secret)
-	if c.listener, err = (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", at.String()); err != nil {
+	if c.listener, err = listen.TCP(cmd.Context(), at); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
 	return c, nil
@@ -149,7 +150,7 @@ func (c *toolClients) serve(ctx context.Context, w controller.Workplace) error {
 	}
 	box, err := tools.New(ctx, cfg)
 	if err != nil {
-		return err
+		return unlessEnded(ctx, err)
 	}
 	defer box.Close()
 	fmt.Fprintf(c.messages, "agentctl: tools at http://%s%s\n", c.listener.Addr(), tools.Path)
@@ -167,7 +168,7 @@ func (c *toolClients) serveOne(ctx context.Context, cfg tools.Config) error {
 	c.begin()
 	defer c.early.cancel(nil)
 	if err != nil {
-		return err
+		return unlessEnded(ctx, err)
 	}
 	select {
 	case err = <-c.early.served:
@@ -175,8 +176,17 @@ func (c *toolClients) serveOne(ctx context.Context, cfg tools.Config) error {
 		c.early.cancel(context.Cause(ctx))
 		err = <-c.early.served
 	}
-	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("the stream to the client: %w", err)
+	if err != nil {
+		err = fmt.Errorf("the stream to the client: %w", err)
 	}
-	return nil
+	return unlessEnded(ctx, err)
+}
+
+// unlessEnded is why the tools are not served, or not any more. The end of ctx is no failure: the clients have ended, even
+// before there were tools.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }

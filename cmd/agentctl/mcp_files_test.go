@@ -2,10 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // TestChangesHideLines has commands delete, replace and move such files.
@@ -84,5 +88,57 @@ func TestARefusedContentLeavesTheFile(t *testing.T) {
 	}
 	if out := b.says("exec", args{"command": "ls -A .git /tmp | grep '^.agentsh-'; echo end"}); out["output"] != "end\n" {
 		t.Errorf("left: %v", out["output"])
+	}
+}
+
+// TestTwoServersLoseNoEdit has two servers of one workspace edit one file at once: those of two sessions, and of one.
+func TestTwoServersLoseNoEdit(t *testing.T) {
+	t.Parallel()
+	for name, second := range map[string]func(b *toolbox) *toolbox{
+		"two sessions": func(b *toolbox) *toolbox {
+			return b.another("-p", filepath.Join(filepath.Dir(b.dir), "policy.yaml"), "-w", b.dir)
+		},
+		"one session": func(b *toolbox) *toolbox {
+			sockets, err := filepath.Glob(filepath.Join(b.run, "agentsh", "*", "socket"))
+			if err != nil || len(sockets) != 1 {
+				t.Fatalf("%v %v", sockets, err)
+			}
+			return b.another("--session", filepath.Base(filepath.Dir(sockets[0])))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := openTools(t, nil)
+			servers := []*toolbox{first, second(first)}
+			const edits = 12 // of each server
+			var before, after strings.Builder
+			for i := range edits * len(servers) {
+				fmt.Fprintf(&before, "line %d.\n", i)
+				fmt.Fprintf(&after, "edited %d.\n", i)
+			}
+			file := filepath.Join(first.dir, "file")
+			if err := os.WriteFile(file, []byte(before.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			for n, server := range servers {
+				wg.Go(func() {
+					for i := n; i < edits*len(servers); i += len(servers) {
+						tool, in := "edit", args{"path": "file", "old_text": fmt.Sprintf("line %d.", i), "new_text": fmt.Sprintf("edited %d.", i)}
+						if i%6 > 3 {
+							tool, in = "apply_patch", args{"patch": fmt.Sprintf(
+								"*** Begin Patch\n*** Update File: file\n@@\n-line %d.\n+edited %d.\n*** End Patch\n", i, i)}
+						}
+						res, err := server.session.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: in})
+						if err != nil || res.IsError {
+							t.Errorf("%s %d: %v %+v", tool, i, err, res)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if text, err := os.ReadFile(file); err != nil || string(text) != after.String() {
+				t.Errorf("%v:\n%s", err, text)
+			}
+		})
 	}
 }

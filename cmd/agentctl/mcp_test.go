@@ -51,10 +51,6 @@ command_rules:
 func openTools(t testing.TB, opts *mcp.ClientOptions, flags ...string) *toolbox {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	bin, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
 	base := t.TempDir()
 	b := &toolbox{t: t, dir: filepath.Join(base, "work"), run: filepath.Join(base, "run"), stderr: &bytes.Buffer{}}
 	for dir := base; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
@@ -75,17 +71,42 @@ func openTools(t testing.TB, opts *mcp.ClientOptions, flags ...string) *toolbox 
 			t.Fatal(err)
 		}
 	}
-	argv := append([]string{"mcp", "-p", filepath.Join(base, "policy.yaml"), "-w", b.dir}, flags...)
-	b.cmd = exec.Command(filepath.Join(bin, "agentsh"), argv...)
-	b.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + base, "XDG_STATE_HOME=" + base + "/state", "XDG_RUNTIME_DIR=" + b.run}
-	b.cmd.Dir, b.cmd.Stderr = base, b.stderr
-	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
-	b.session, err = client.Connect(context.Background(), &mcp.CommandTransport{Command: b.cmd}, nil)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, b.stderr)
-	}
+	b.cmd = b.agentsh(append([]string{"mcp", "-p", filepath.Join(base, "policy.yaml"), "-w", b.dir}, flags...)...)
+	b.connect(opts)
 	t.Cleanup(func() { b.close() })
 	return b
+}
+
+// agentsh is a command of agentsh beside the workspace.
+func (b *toolbox) agentsh(args ...string) *exec.Cmd {
+	b.t.Helper()
+	bin := testenv.Programs(b.t)
+	base := filepath.Dir(b.dir)
+	cmd := exec.Command(filepath.Join(bin, "agentsh"), args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + base, "XDG_STATE_HOME=" + base + "/state", "XDG_RUNTIME_DIR=" + b.run}
+	cmd.Dir, cmd.Stderr = base, b.stderr
+	return cmd
+}
+
+// connect starts the server and connects to it.
+func (b *toolbox) connect(opts *mcp.ClientOptions) {
+	b.t.Helper()
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
+	var err error
+	b.session, err = client.Connect(context.Background(), &mcp.CommandTransport{Command: b.cmd}, nil)
+	if err != nil {
+		b.t.Fatalf("%v\n%s", err, b.stderr)
+	}
+}
+
+// another is a client of a second server in the same workspace.
+func (b *toolbox) another(flags ...string) *toolbox {
+	b.t.Helper()
+	second := &toolbox{t: b.t, dir: b.dir, run: b.run, stderr: &bytes.Buffer{}}
+	second.cmd = second.agentsh(append([]string{"mcp"}, flags...)...)
+	second.connect(nil)
+	b.t.Cleanup(func() { _ = second.session.Close() }) // the first one waits for its end
+	return second
 }
 
 // close ends the server, and holds that its session ended too.
@@ -457,6 +478,16 @@ func TestARunServesItsTools(t *testing.T) {
 		"its stream": func(b *toolbox) { _ = b.session.Close() },
 		"SIGTERM":    func(b *toolbox) { _ = b.cmd.Process.Signal(syscall.SIGTERM) },
 		"SIGKILL":    func(b *toolbox) { _ = b.cmd.Process.Kill() },
+		"SIGTERM to all that it started, as OpenCode does": func(b *toolbox) {
+			below := []int{b.cmd.Process.Pid}
+			for i := 0; i < len(below); i++ {
+				below = append(below, childrenOf(below[i])...)
+			}
+			for _, pid := range below[1:] {
+				_ = syscall.Kill(pid, syscall.SIGTERM)
+			}
+			_ = b.session.Close()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newFixture(t, "exit 1", "")

@@ -234,7 +234,7 @@ func (h *hostilePeer) files(ch ssh.Channel, first []byte) {
 	switch req.Op {
 	case wire.OpChanges: // a commit, which is then asked for
 		listing = []byte(`[{"path":"workspace/repo/.git/HEAD","kind":"modified"}]`)
-	case wire.OpList:
+	case wire.OpList, wire.OpHistory:
 		listing = []byte("[]")
 	case wire.OpStat:
 		reply.Info = &wire.FileInfo{Name: "a", Type: "dir"}
@@ -253,16 +253,16 @@ func (h *hostilePeer) files(ch ssh.Channel, first []byte) {
 		case "mute":
 			return
 		case "endless":
-			if req.Op == wire.OpChanges {
+			if req.Op == wire.OpChanges || req.Op == wire.OpHistory {
 				out.end()
 			}
-			endlessly(out, req.Op)
+			endlessly(out, req)
 			return
 		case "names":
-			if req.Op == wire.OpChanges {
+			if req.Op == wire.OpChanges || req.Op == wire.OpHistory {
 				out.end()
 			}
-			manyNames(out, req.Op)
+			manyNames(out, req)
 			return
 		case "lies":
 			lie(out)
@@ -327,10 +327,16 @@ func unpack(ch io.Reader) []byte {
 }
 
 // endlessly sends an archive, or a list, without an end.
-func endlessly(w io.Writer, op string) {
-	if op != wire.OpCopyOut {
+func endlessly(w io.Writer, req wire.FileRequest) {
+	if req.Op != wire.OpCopyOut {
+		one := `{"path":"a","kind":"created"},`
+		if req.Op == wire.OpHistory && req.History.List {
+			one = `{"checkpoint":{"id":"1"}},`
+		} else if req.Op == wire.OpHistory {
+			one = `{"change":` + strings.TrimSuffix(one, ",") + `},`
+		}
 		_, err := io.WriteString(w, "[")
-		for some := strings.Repeat(`{"path":"a","kind":"created"},`, 1000); err == nil; {
+		for some := strings.Repeat(one, 1000); err == nil; {
 			_, err = io.WriteString(w, some)
 		}
 		return
@@ -344,15 +350,18 @@ func endlessly(w io.Writer, op string) {
 }
 
 // manyNames sends an archive, or a list, of long names without an end.
-func manyNames(w io.Writer, op string) {
+func manyNames(w io.Writer, req wire.FileRequest) {
 	dir, base := strings.Repeat(strings.Repeat("d", 250)+"/", 14), strings.Repeat("n", 200)
 	archive := tarfs.NewWriter(w, tarfs.Limits{Files: 1 << 30})
-	_, err := io.WriteString(w, strings.Repeat("[", btoi(op == wire.OpChanges)))
+	_, err := io.WriteString(w, strings.Repeat("[", btoi(req.Op != wire.OpCopyOut)))
 	for i := 0; err == nil; i++ {
 		name := fmt.Sprintf("%x%s%d%s", i%16, dir, i, base)
-		if op == wire.OpChanges {
+		switch req.Op {
+		case wire.OpChanges:
 			_, err = fmt.Fprintf(w, `{"path":"workspace/repo/%s","kind":"deleted"},`, name)
-		} else {
+		case wire.OpHistory:
+			_, err = fmt.Fprintf(w, `{"checkpoint":{"id":"1","name":"%s"}},`, name)
+		default:
 			err = archive.Symlink(name, name)
 		}
 	}

@@ -179,7 +179,7 @@ func (o *opens) current() string {
 }
 
 // mount gives the place a file system of its own, before anything is in it.
-func mountTmpfs(t *testing.T, dir, size string) {
+func mountTmpfs(t testing.TB, dir, size string) {
 	t.Helper()
 	if err := unix.Mount("agentctl-test", dir, "tmpfs", 0, "mode=755,size="+size); err != nil {
 		t.Fatalf("mount tmpfs: %v", err)

@@ -2,14 +2,12 @@ package main
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"agentsh/controller"
-	"agentsh/internal/layout"
 	"agentsh/internal/openshelldouble"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
@@ -33,9 +31,7 @@ func confined(t *testing.T, agent, more string) (*fixture, *openshelldouble.Doub
 		os.WriteFile(lib+"/agentsh/agentsh", []byte(p.readFile(p.bin+"/agentsh")), 0o755)); err != nil { // as the packages have it in an image
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(layout.Sandbox, 0o755); err == nil {
-		t.Cleanup(func() { _ = os.Remove(layout.Sandbox) })
-	} else if !errors.Is(err, fs.ErrExist) {
+	if err := sandboxDirectory(); err != nil {
 		t.Fatal(err)
 	}
 	openshelldouble.Confine(d, testenv.OuterProgram(t), lib)

@@ -55,8 +55,9 @@ func TestAPolicyThatOpenShellCannotHoldIsRefused(t *testing.T) {
 	t.Parallel()
 	p, d := atOpenShell(t, "true", "")
 	r, code := p.run()
-	if code == 0 || r.Error == nil || !strings.Contains(r.Error.Message, "OpenShell cannot hold the policy") ||
-		!strings.Contains(r.Error.Message, "policy.yaml:") {
+	if code != controller.ExitConfiguration || r.Error == nil || !strings.Contains(r.Error.Message, "OpenShell cannot hold the policy") ||
+		!strings.Contains(r.Error.Message, "policy.yaml:") ||
+		!strings.Contains(r.Error.Message, "write openshell: {without: [commands, env, ") {
 		t.Errorf("exit code %d: %+v", code, r.Error)
 	}
 	if len(d.Policies()) > 0 {
@@ -76,10 +77,12 @@ func TestTheStartOfAGatewayIsConfigured(t *testing.T) {
 	p.setenv = append(p.setenv, "XDG_CONFIG_HOME="+p.path("config"))
 	const address = "gateway: 'http://127.0.0.1:1'"
 	for config, want := range map[string]string{
-		"{gateway: 'https://gateway.example.com', start: true}": "the gateway is at another machine",
-		"{gateway: 'https://127.0.0.1:1', start: []}":           "start names no program",
-		"{gateway: 'https://127.0.0.1:1', start: yes}":          "agentctl.yaml:1:",
-		"{start: true}":                    "no gateway of OpenShell is active",
+		"{gateway: 'https://gateway.example.com', start: true}":    "the gateway is at another machine",
+		"{gateway: 'https://127.0.0.1:1', start: []}":              "start names no program",
+		"{gateway: 'https://127.0.0.1:1', start: yes}":             "write start: true, or start: [PROGRAM, ARGUMENT]",
+		"{gateway: 'https://gateway.invalid:8080', " + given + "}": "does 'curl -v https://gateway.invalid:8080' reach it from here?",
+		"{start: true}": "no gateway of OpenShell is active",
+		"{" + address + ", start: 'openshell gateway start'}": "write start: true, or start: [PROGRAM, ARGUMENT]",
 		"{gateway: missing}":               "gateway missing is not registered",
 		"{" + address + ", " + given + "}": "systemctl --user start openshell-gateway",
 		"{" + address + ", start: [sh, -c, 'echo none >&2; exit 1'], " + given + "}": "none",
@@ -142,5 +145,45 @@ func TestCredentialsOfARunAreThoseOfOpenShell(t *testing.T) {
 				t.Errorf("who holds the credentials: %+v", r.Guarantees)
 			}
 		})
+	}
+}
+
+// TestAKeyThatOpenShellDoesNotHoldIsNamed has one key of the policy that is not given up: a run says where it is, and so does lint.
+func TestAKeyThatOpenShellDoesNotHoldIsNamed(t *testing.T) {
+	t.Parallel()
+	p, d := atOpenShell(t, "true", ", "+strings.Replace(given, "env, ", "", 1))
+	policy := p.read("policy.yaml")
+	line := strings.Count(policy[:strings.Index("\n"+policy, "\nenv_inject")], "\n") + 1
+	want := fmt.Sprintf("policy.yaml:%d:1: env_inject: OpenShell restores no variables", line)
+	r, code := p.run()
+	if code != controller.ExitConfiguration || r.Error == nil || !strings.Contains(r.Error.Message, want) ||
+		strings.Contains(r.Error.Message, "agentctl-run.yaml") {
+		t.Errorf("exit code %d: %+v, want %s", code, r.Error, want)
+	}
+	at := strings.Replace(want, "1: ", "1: error: ", 1)
+	for _, args := range [][]string{{"lint", "harness.yaml"}, {"lint", "--repo", "repo", "harness.yaml"}} {
+		if out, errs, code := p.try("", args...); code != controller.ExitConfiguration || !strings.Contains(out+errs, at) {
+			t.Errorf("%s: %d %s%s", args, code, out, errs)
+		}
+	}
+	if len(d.Policies()) > 0 {
+		t.Error("a sandbox was made")
+	}
+
+	// A gateway that does not answer is no fault of what is written.
+	p.write("config/agentsh/agentctl.yaml", "openshell: {gateway: 'http://127.0.0.1:1', "+given+"}\n", 0o644)
+	if r, code := p.run(); code != controller.ExitSandbox || r.Error == nil || !strings.Contains(r.Error.Message, "127.0.0.1:1") {
+		t.Errorf("without an answer: %d %+v", code, r.Error)
+	}
+
+	// A machine that has no gateway may not be the one that runs: what can be given up is not refused there.
+	p.write("config/agentsh/agentctl.yaml", "", 0o644)
+	if out, errs, code := p.try("", "lint", "harness.yaml"); code != 0 {
+		t.Errorf("without a gateway: %d %s%s", code, out, errs)
+	}
+	p.write("policy.yaml", policy+"defaults: {network: allow}\n", 0o644)
+	if out, errs, code := p.try("", "lint", "harness.yaml"); code != controller.ExitConfiguration ||
+		!strings.Contains(out+errs, "error: defaults: OpenShell denies hosts that no rule names") {
+		t.Errorf("what nobody can give up: %d %s%s", code, out, errs)
 	}
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,6 +15,8 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/openshell"
 	"agentsh/controller/record"
+	"agentsh/internal/layout"
+	"agentsh/internal/project"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 )
@@ -38,11 +42,12 @@ type policyRenderFlags struct {
 func newPolicyRenderCommand() *cobra.Command {
 	var f policyRenderFlags
 	cmd := &cobra.Command{
-		Use: "render FILE --for openshell",
+		Use: "render FILE|NAME --for openshell",
 		Example: "  agentctl policy render policy.yaml --for openshell > openshell.yaml\n" +
-			"  agentctl policy render policy.yaml --for openshell --without commands,env,file_metadata",
+			"  agentctl policy render plain --for openshell --without commands,env,file_metadata",
 		Short: "Print a policy in the language of another sandbox",
-		Long: `render prints a policy as one of OpenShell 0.1. It begins with a table that
+		Long: `render prints a policy as one of OpenShell 0.1: a file, or the policy of the packages
+with this name, which is in ` + layout.Policies + `. It begins with a table that
 says who holds each rule. A rule that OpenShell does not hold is an error with
 its line, unless --without names the guarantee that is given up:
 
@@ -69,7 +74,6 @@ its line, unless --without names the guarantee that is given up:
 		words = append(words, g.Word+"\t"+g.Meaning)
 	}
 	settings.Complete(cmd, "without", words)
-	_ = cmd.MarkFlagRequired("for") // fails for an unknown flag only
 	return cmd
 }
 
@@ -86,8 +90,17 @@ func guarantees() string {
 const maxPolicy = 4 << 20
 
 func (f *policyRenderFlags) render(name string) ([]byte, error) {
-	if f.target != "openshell" {
-		return nil, fmt.Errorf("--for %s is not known: write --for openshell", f.target)
+	switch f.target {
+	case "openshell":
+	case "":
+		return nil, errors.New("--for is missing: write --for openshell")
+	default:
+		return nil, fmt.Errorf("--for %q is not known: write --for openshell", f.target)
+	}
+	for _, word := range f.without {
+		if known := openshell.Words(); !slices.Contains(known, word) {
+			return nil, fmt.Errorf("--without: %q is no guarantee (one of %s)", word, strings.Join(known, ", "))
+		}
 	}
 	if !filepath.IsAbs(f.workspace) {
 		return nil, fmt.Errorf("--workspace %s is not absolute: write it as in the sandbox, such as /sandbox/workspace", f.workspace)
@@ -97,9 +110,13 @@ func (f *policyRenderFlags) render(name string) ([]byte, error) {
 	}
 	maps.Copy(vars, f.vars)
 	read := func(name string) ([]byte, error) { return record.ReadFile(name, maxPolicy) }
+	name, err := project.Named(name)
+	if err != nil {
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err}
+	}
 	data, err := read(name)
 	if err != nil {
-		return nil, err
+		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: project.MissingHint(name, err)}
 	}
 	p, err := syntax.Load(policy.Source{Name: name, Data: data}, syntax.Options{Vars: vars, ReadFile: read})
 	if err != nil {
@@ -110,7 +127,15 @@ func (f *policyRenderFlags) render(name string) ([]byte, error) {
 	}
 	r, problems := openshell.Render(p, f.without)
 	if r == nil {
-		return nil, &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("OpenShell cannot hold the policy:\n%w", problems)}
+		hint := "change these rules: none of it can be given up"
+		if words, whole := openshell.Needed(p, f.without); whole {
+			hint = "this gives all of it up: --without " + strings.Join(words, ",")
+		} else if len(words) > 0 {
+			hint = "change the rules that name nothing to give up; this gives up the rest: --without " + strings.Join(words, ",")
+		}
+		return nil, &output.Failure{
+			Code: controller.ExitConfiguration, Err: fmt.Errorf("OpenShell cannot hold the policy:\n%w", problems), Hint: hint,
+		}
 	}
 	return r.Text()
 }

@@ -17,30 +17,30 @@ import (
 	"agentsh/supervisor/audit"
 )
 
-func TestTheExampleRunsOverACarrier(t *testing.T) {
-	for name, place := range map[string]func(t *testing.T, dir string) []string{
-		"a shell": func(_ *testing.T, dir string) []string {
-			return []string{"exec", "exec:env HOME=" + dir + " XDG_STATE_HOME=" + dir + "/place sh"}
-		},
-		"a shell with namespaces of its own": func(_ *testing.T, dir string) []string {
-			return []string{"exec", "exec:env -i HOME=" + dir + " XDG_STATE_HOME=" + dir +
-				"/place /usr/bin/unshare --mount --pid --uts --fork --mount-proc /bin/sh"}
-		},
-		"bash after a greeting": func(t *testing.T, dir string) []string {
-			script := filepath.Join(dir, "carrier")
-			text := "#!/bin/bash\necho Welcome; echo to this place >&2\nexport HOME=" + dir + " XDG_STATE_HOME=" + dir + "/place\nexec bash\n"
-			if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			return []string{"exec", "exec:" + script}
-		},
-		"sshd": func(t *testing.T, dir string) []string { return []string{"ssh", testenv.SSHPlace(t, dir)} },
+func TestTheExampleRunsOverSSH(t *testing.T) {
+	dir := t.TempDir()
+	runExample(t, "", "--backend", "ssh", "--connect", testenv.SSHPlace(t, dir))
+	checkPlace(t, dir)
+}
+
+func TestARunGoesOverAnyCarrier(t *testing.T) {
+	for name, connect := range map[string]string{
+		"a shell": "env HOME=DIR XDG_STATE_HOME=DIR/place sh",
+		"a shell with namespaces of its own": "env -i HOME=DIR XDG_STATE_HOME=DIR/place " +
+			"/usr/bin/unshare --mount --pid --uts --fork --mount-proc /bin/sh",
+		"bash after a greeting": "DIR/carrier",
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			to := place(t, dir)
-			runExample(t, "", "--backend", to[0], "--connect", to[1])
-			checkPlace(t, dir)
+			p := newFixture(t, `echo two > a.txt; git commit -q -a -m two; kill -TERM 1; echo report > "$AGENTSH_OUTPUT_DIR/report.txt"`, "")
+			p.write("carrier", "#!/bin/bash\necho Welcome; echo to this place >&2\nexport HOME="+p.dir+" XDG_STATE_HOME="+p.path("place")+
+				"\nexec bash\n", 0o755)
+			p.place = []string{"--backend", "exec", "--connect", "exec:" + strings.ReplaceAll(connect, "DIR", p.dir)}
+			r, code := p.run()
+			if code != 0 || len(r.Commits) != 1 || len(r.Refused) != 1 || r.AuditGaps != 0 || p.read("out/output/report.txt") != "report\n" {
+				t.Errorf("exit code %d: %+v", code, r)
+			}
+			p.checkClean()
+			checkPlace(t, p.dir)
 		})
 	}
 }
@@ -163,6 +163,35 @@ func TestAControllerThatIsKilledLeavesNothingElsewhere(t *testing.T) {
 	if len(logs) != 1 || !strings.Contains(p.read(strings.TrimPrefix(logs[0], p.dir+"/")), `"cat"`) {
 		t.Errorf("the audit log is not in the record: %v", logs)
 	}
+}
+
+// gc without the place reaches only what the run left here.
+func TestWhatGoesOnElsewhereIsNamedByGc(t *testing.T) {
+	p := newFixture(t, "cat a.txt; echo waiting; sleep 1000", "").elsewhere()
+	adopt(t)
+	run := p.startAs("| waiting", p.runArgs("--lease", "60s"))
+	if err := run.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = run.cmd.Wait()
+	const note = "it goes on at its place until its lease ends, or until 'agentctl gc --backend exec' and the --connect of its run"
+	out, errs, code := p.try("", "gc", "--json")
+	if code != 0 || !strings.Contains(out, `"elsewhere": "exec"`) {
+		t.Errorf("gc --json: %d %q %s", code, out, errs)
+	}
+	run = p.startAs("| waiting", p.runArgs("--lease", "60s"))
+	if err := run.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = run.cmd.Wait()
+	if out, errs, code = p.try("", "gc"); code != 0 || !strings.Contains(out, note) {
+		t.Errorf("gc: %d %q %s", code, out, errs)
+	}
+	if out, errs, code = p.try("", append([]string{"gc"}, p.place...)...); code != 0 || !strings.Contains(out, "removed sandbox ") ||
+		strings.Contains(out, "goes on") {
+		t.Errorf("gc with the place: %d %q %s", code, out, errs)
+	}
+	waitOrphans(t)
 }
 
 // A place may have several addresses. A live run is not collected by another one.
@@ -306,9 +335,56 @@ echo two > a.txt; git commit -q -a -m two; cat "$AGENTSH_OUTPUT_DIR/all" | tail 
 	}
 }
 
+// TestAnAddressOfTheCommandLineIsForTheBackendOfTheHarness: the flags have precedence one by one.
+func TestAnAddressOfTheCommandLineIsForTheBackendOfTheHarness(t *testing.T) {
+	t.Parallel()
+	p := newFixture(t, "echo two >a.txt; git commit -qam two", "backend: exec\nconnect: exec:false\n")
+	there := "exec:env HOME=" + p.path("place") + " XDG_STATE_HOME=" + p.path("place") + " sh"
+	if r, code := p.run("--connect", there); code != 0 || r.Backend != "exec" || len(r.Commits) != 1 {
+		t.Errorf("exit code %d, backend %s: %+v", code, r.Backend, r.Error)
+	}
+	if problems, code := p.linted("--connect", there); code != 0 {
+		t.Errorf("lint: exit code %d: %+v", code, problems)
+	}
+	for _, tt := range []struct {
+		more  string
+		flags []string
+		want  string
+	}{
+		{"", []string{"--connect", "exec:sh"}, "write backend: NAME in the harness"},
+		{"", []string{"--connect-key", "key"}, "--connect-key: the local backend is on this machine"},
+		{"backend: exec\n", []string{"--backend", "local", "--connect", "exec:sh"}, "--connect: the local backend is on this machine"},
+		{"backend: openshell\n", []string{"--connect", "http://gateway.example.com"}, "hint: see doc/platforms/openshell.md"},
+		{"backend: blaxel\n", []string{"--connect", "nothing"}, "hint: see doc/platforms/blaxel.md"},
+		{"backend: kubernetes\n", []string{"--connect", "nothing"}, "hint: see doc/platforms/kubernetes.md"},
+		{"backend: openshell\n", []string{"--connect", "https://127.0.0.1:1", "--connect-key", "key"}, "openshell: {token_file: FILE}"},
+	} {
+		p := newFixture(t, "true", tt.more)
+		if out, errs, code := p.try("", p.runArgs(tt.flags...)...); code != controller.ExitConfiguration || !strings.Contains(errs, tt.want) {
+			t.Errorf("%q %v: exit code %d, want %q\n%s%s", tt.more, tt.flags, code, tt.want, out, errs)
+		}
+	}
+}
+
+// TestAnImageOfThisHostIsRefusedWhereTheBackendGetsImages: the path would be ignored there.
+func TestAnImageOfThisHostIsRefusedWhereTheBackendGetsImages(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"docker", "kubernetes", "openshell", "blaxel"} {
+		p := newFixture(t, "true", "image: example.com/agent:1\nbackend: "+backend+"\n")
+		p.write("kubeconfig", "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n"+
+			"users: [{name: u, user: {token: t}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n", 0o600)
+		p.setenv = append(p.setenv, "KUBECONFIG="+p.path("kubeconfig"), "BL_API_KEY=key-of-blaxel", "BL_WORKSPACE=w", "OPENSHELL_GATEWAY_ENDPOINT=https://127.0.0.1:1")
+		out, errs, code := p.try("", p.runArgs("--image", "example.com/agent:1="+p.path("repo"))...)
+		if want := "--image example.com/agent:1: backend " + backend; code != controller.ExitConfiguration || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, want %q\n%s%s", backend, code, want, out, errs)
+		}
+	}
+}
+
 func TestWrongPlacesAreRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	p := newFixture(t, "true", "")
+	p.write("place.key", strings.Repeat("YWJj", 11)+"\n", 0o600)
 	for _, tt := range []struct {
 		flags []string
 		code  int
@@ -318,8 +394,12 @@ func TestWrongPlacesAreRefusedAtOnce(t *testing.T) {
 		{[]string{"--connect", "exec:sh"}, controller.ExitConfiguration, "add --backend"},
 		{[]string{"--backend", "ssh", "--connect", "exec:sh"}, controller.ExitConfiguration, "begins with ssh://"},
 		{[]string{"--backend", "exec", "--connect", "exec:sh", "--agentsh-config", "c.yaml"}, controller.ExitConfiguration, "of the place"},
+		{[]string{"--backend", "socket", "--connect", "tcp://127.0.0.1:1", "--connect-key", "place.key"}, controller.ExitSandbox,
+			"connection refused: is 'agentsh serve --listen' running there"},
+		{[]string{"--backend", "socket", "--connect", "ws://127.0.0.1:1/", "--connect-key", "place.key"}, controller.ExitSandbox,
+			"connection refused: is 'agentsh serve --listen' running there"},
 		{[]string{"--backend", "exec", "--connect", "exec:no-such-program"}, controller.ExitSandbox, "no-such-program"},
-		{[]string{"--backend", "exec", "--connect", "exec:sh", "--keep-sandbox"}, controller.ExitSandbox, "--keep-sandbox"},
+		{[]string{"--backend", "exec", "--connect", "exec:sh", "--keep-sandbox"}, controller.ExitConfiguration, "--keep-sandbox"},
 		{[]string{"--backend", "exec", "--connect", "exec:false"}, controller.ExitSandbox, "exit status 1"},
 		{[]string{"--backend", "exec", "--connect", "exec:echo hello"}, controller.ExitSandbox, "no shell at the place"},
 	} {

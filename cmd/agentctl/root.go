@@ -1,12 +1,16 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"agentsh/cmd/agentctl/batchcmd"
 	"agentsh/cmd/agentctl/mcpcmd"
+	"agentsh/cmd/agentctl/output"
 	"agentsh/cmd/agentctl/sandboxcmd"
 	"agentsh/cmd/agentctl/uicmd"
+	"agentsh/controller"
 	"agentsh/internal/cli"
 )
 
@@ -53,5 +57,23 @@ failed, 129, 130 and 143 cancelled by SIGHUP, SIGINT and SIGTERM.`,
 		newScanCommand(),
 	)
 	cli.AddCompletion(root)
+	explainUsage(root)
 	return root
+}
+
+// explainUsage gives the errors in the arguments and flags of a command, and of those below it, a hint.
+func explainUsage(cmd *cobra.Command) {
+	explain := func(cmd *cobra.Command, err error) error {
+		if err == nil || errors.As(err, new(*output.Failure)) {
+			return err
+		}
+		return &output.Failure{Code: controller.ExitConfiguration, Err: err, Hint: "run '" + cmd.CommandPath() + " --help' for usage"}
+	}
+	cmd.SetFlagErrorFunc(explain)
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error { return explain(cmd, check(cmd, args)) }
+	}
+	for _, below := range cmd.Commands() {
+		explainUsage(below)
+	}
 }

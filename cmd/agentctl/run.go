@@ -31,7 +31,7 @@ are empty in the sandbox, and the run names them.
 
 The first Ctrl-C stops the agent and delivers the work done so far. The second
 one deletes the sandbox, and agentctl ends within 2 seconds. SIGTERM and SIGHUP
-do the same.`,
+do the same. When a disk of this machine is full at the end, the run waits for room.`,
 		Example: "  agentctl run examples/fix-bug/harness.yaml --repo examples/fix-bug/repo --out out/fix-bug",
 		Args: func(cmd *cobra.Command, args []string) error {
 			return cobra.ExactArgs(1)(cmd, f.KeepFor(cmd, args))
@@ -50,6 +50,7 @@ do the same.`,
 	flags.DurationVar(&f.Keep, "keep-sandbox", 0,
 		"if the agent fails or agentctl is killed, keep the sandbox for `DURATION` (without one: 1h); see agentctl sandbox")
 	flags.Lookup("keep-sandbox").NoOptDefVal = settings.DefaultKeep.String()
+	f.AddSpace(cmd)
 	f.AddTelemetry(cmd)
 	f.Load.Add(cmd)
 	return cmd

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"agentsh/internal/testenv"
 	"bytes"
 	"fmt"
 	"os"
@@ -9,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"agentsh/internal/testenv"
 )
 
 // alike replaces text that differs between runs.

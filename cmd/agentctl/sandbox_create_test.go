@@ -93,6 +93,10 @@ func TestASandboxWithoutARun(t *testing.T) {
 			if len(changes) != 3 {
 				t.Errorf("%+v", changes)
 			}
+			_, errs, code := p.try("", "sandbox", "rollback", id, "clean")
+			if code != 4 || !strings.Contains(errs, "'agentctl sandbox snapshot "+id+" --list'") {
+				t.Errorf("rollback to a name: %d %s", code, errs)
+			}
 			if list := p.must("sandbox", "snapshot", id, "--list"); !strings.Contains(list, "clean") {
 				t.Error(list)
 			}
@@ -160,6 +164,8 @@ func TestASandboxEndsWithItsLease(t *testing.T) {
 		{"", "name a policy or a harness", nil},
 		{"", "name a policy or a harness", []string{"harness.yaml", "--policy", "policy.yaml"}},
 		{"", "env: write it in the harness", []string{"harness.yaml", "--env", "A=b"}},
+		{"", "env.sandbox: commands would not get OTHER: it is not in the allow list of env_policy of the policy policy.yaml: " +
+			"write OTHER into allow of env_policy there", []string{"--policy", "policy.yaml", "--env", "OTHER=1"}},
 		{"", "no such file", []string{"--policy", "nosuch.yaml"}},
 		{"", "nosuch: no such file or directory: name a file that exists", []string{"--policy", "nosuch"}},
 		{"", "idle_seconds", []string{"--policy", "policy.yaml", "--idle", "1000h"}},

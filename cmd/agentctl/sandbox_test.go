@@ -205,6 +205,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	}
 	t.Run("copies", func(t *testing.T) { p.copies(t, id, repo) })
 	t.Run("terminal", func(t *testing.T) { p.terminal(t, id) })
+	t.Run("a terminal of a command that does not end", func(t *testing.T) { p.leftTerminal(t, id) })
 	t.Run("outputs that go nowhere", func(t *testing.T) { p.undelivered(t, id) })
 	t.Run("another pid namespace", func(t *testing.T) {
 		cmd := p.command()
@@ -341,22 +342,10 @@ func (p *fixture) copies(t *testing.T, id, repo string) {
 
 // terminal runs a command on a terminal.
 func (p *fixture) terminal(t *testing.T, id string) {
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	master := os.NewFile(uintptr(fd), "master")
+	master, slave := openTerminal(t)
 	defer master.Close()
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
-	if errno != 0 {
-		t.Fatal(errno)
-	}
-	slave := os.NewFile(peer, "slave")
 	size := func(rows, cols uint16) {
-		if err := unix.IoctlSetWinsize(int(peer), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}); err != nil {
+		if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}); err != nil {
 			t.Fatal(err)
 		}
 	}

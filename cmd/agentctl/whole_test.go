@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"testing"
 
 	"agentsh/controller"
-	"agentsh/internal/layout"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -32,9 +30,7 @@ func (p *fixture) below() {
 			p.t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(layout.Sandbox, 0o755); err == nil {
-		p.t.Cleanup(func() { _ = os.Remove(layout.Sandbox) })
-	} else if !errors.Is(err, fs.ErrExist) {
+	if err := sandboxDirectory(); err != nil {
 		p.t.Fatal(err)
 	}
 	p.write("lib/agentsh/bash_startup.sh", p.readFile("../../bash_startup.sh"), 0o644) // as the packages have it in an image

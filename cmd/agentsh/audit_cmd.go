@@ -118,6 +118,8 @@ func (c checked) sentence() string {
 	switch {
 	case c.failed != nil:
 		return "not checked: " + c.failed.Error()
+	case !c.Good && c.Last.Seq == 0:
+		return "NOT good: " + c.Problem
 	case !c.Good:
 		return fmt.Sprintf("NOT good: %s; good up to event %d", c.Problem, c.Last.Seq)
 	case !c.Anchored:

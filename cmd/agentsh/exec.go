@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -442,30 +441,6 @@ func (o *execOptions) fallbacks() []wire.Setting {
 		out = append(out, wire.Setting{Name: strings.TrimSpace(name), At: "--degraded"})
 	}
 	return out
-}
-
-// directories are where the command starts and its workspace, links resolved.
-// configured is the workspace of the configuration, if any.
-func (o *execOptions) directories(configured string) (cwd, workspace string, err error) {
-	named := orDefault(o.workspace, configured)
-	if workspace, err = filepath.Abs(orDefault(named, ".")); err != nil {
-		return "", "", err
-	}
-	if workspace, err = filepath.EvalSymlinks(workspace); err != nil {
-		return "", "", fmt.Errorf("workspace: %w", err)
-	}
-	if named == "" {
-		workspace = project.Root(workspace, project.UsersTrust(), project.Homes()...)
-	}
-	if o.cwd != "" {
-		return o.cwd, workspace, nil
-	}
-	return hereIn(workspace), workspace, nil
-}
-
-// hereIn is the current directory when it is in the workspace, else that.
-func hereIn(workspace string) string {
-	return shim.StartIn(paths.Here(), workspace)
 }
 
 // environment is the requested environment; NAME alone takes this process's value.

@@ -14,9 +14,13 @@ import (
 
 func TestMain(m *testing.M) {
 	supervisor.Reexec()
-	testenv.DefaultSignals()
-	testscript.Main(m, map[string]func(){"agentsh": main})
+	testscript.Main(building{m}, map[string]func(){"agentsh": main})
 }
+
+// building runs the tests, and removes the programs that they built.
+type building struct{ m *testing.M }
+
+func (b building) Run() int { return testenv.Run(b.m) }
 
 // TestScripts runs the command line as a person would. Commands really run
 // under a policy, as root and, where a script says so, as another user.

@@ -46,6 +46,7 @@ func serveContainer(ctx context.Context, idle time.Duration) error {
 	if err != nil {
 		return failure.New(failure.Ours, err, "")
 	}
+	_, _ = os.Stdout.WriteString(wire.ContainerReady) // to who made the container, if that listens
 	return failed(place.ServeContainer(ctx, o, idle), hint)
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,8 +16,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentsh/cmd/agentsh/discovery"
 	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/layout"
+	"agentsh/internal/paths"
+	"agentsh/internal/project"
+	"agentsh/internal/shim"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/host"
@@ -108,24 +113,16 @@ func (o *execOptions) bootstrap(p *plan) (wire.Bootstrap, error) {
 		boot.Policy = append(boot.Policy, wire.PolicySource(source))
 	}
 	boot.Vars, boot.AuditPath, boot.AuditKey = p.policy.Vars(), path, p.state.AuditKey()
-	if boot.Origin, err = o.origin(p.policy.Sources()); err != nil {
+	if boot.Origin, err = o.origin(p.policy); err != nil {
 		return wire.Bootstrap{}, err
 	}
 	boot.LifetimeSeconds = int(o.timeout / time.Second)
 	return boot, nil
 }
 
-// mainFile is the file of a policy. The rules that agentsh adds may come before it.
-func mainFile(sources []policy.Source) string {
-	if sources[0].Name == discovery.OwnName && len(sources) > 1 {
-		return sources[1].Name
-	}
-	return sources[0].Name
-}
-
 // origin is where the policy of a session comes from.
-func (o *execOptions) origin(sources []policy.Source) (out wire.Origin, err error) {
-	if out.Policy, err = filepath.Abs(mainFile(sources)); err == nil && o.config != "" {
+func (o *execOptions) origin(p *policy.Policy) (out wire.Origin, err error) {
+	if out.Policy, err = filepath.Abs(policy.MainFile(p)); err == nil && o.config != "" {
 		out.Config, err = filepath.Abs(o.config)
 	}
 	out.Named = o.policy != "" || o.config != ""
@@ -203,4 +200,39 @@ func newSessionDestroyCommand() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// directories are where the command starts and its workspace, links resolved.
+// configured is the workspace of the configuration, if any.
+func (o *execOptions) directories(configured string) (cwd, workspace string, err error) {
+	named := orDefault(o.workspace, configured)
+	if workspace, err = filepath.Abs(orDefault(named, ".")); err != nil {
+		return "", "", err
+	}
+	if workspace, err = filepath.EvalSymlinks(workspace); err != nil {
+		return "", "", fmt.Errorf("workspace: %w%s", err, o.instead(err))
+	}
+	if named == "" {
+		workspace = project.Root(workspace, project.UsersTrust(), project.Homes()...)
+	}
+	if o.cwd != "" {
+		return o.cwd, workspace, nil
+	}
+	return hereIn(workspace), workspace, nil
+}
+
+// instead says what to do about a workspace that is missing.
+func (o *execOptions) instead(err error) string {
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+		return ""
+	case o.workspace != "":
+		return ": make the directory, or name another with --workspace"
+	}
+	return ": make the directory, or name another with --workspace or sandbox.workspace in " + orDefault(o.config, layout.Config)
+}
+
+// hereIn is the current directory when it is in the workspace, else that.
+func hereIn(workspace string) string {
+	return shim.StartIn(paths.Here(), workspace)
 }

@@ -93,7 +93,7 @@ func reloaded(one host.Running, file, config string) (*policy.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	if found := mainFile(p.Sources()); kept && !one.Named && one.Origin.Policy != "" && found != one.Origin.Policy {
+	if found := policy.MainFile(p); kept && !one.Named && one.Origin.Policy != "" && found != one.Origin.Policy {
 		err := fmt.Errorf("session %s was made with %s, and now %s would be used", one.Name, one.Origin.Policy, found)
 		return nil, failure.New(failure.Ours, err, "name the one that you mean with --policy")
 	}

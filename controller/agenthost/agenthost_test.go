@@ -93,6 +93,9 @@ func TestTheSessionReachesItsModelAlone(t *testing.T) {
 	}{
 		"its vendor": {Options{}, []string{"api.anthropic.com:443"}},
 		"a variable": {Options{Env: map[string]string{"ANTHROPIC_BASE_URL": "http://127.0.0.1:81/x"}}, []string{"127.0.0.1:81"}},
+		"a gateway of a cloud": {Options{Env: map[string]string{
+			"ANTHROPIC_BEDROCK_BASE_URL": "https://gateway.test/x", "OTHER": "https://c.test",
+		}}, []string{"gateway.test:443"}},
 		"a credential, and a further host": {Options{
 			Credentials: []Credential{{Credential: wire.Credential{Endpoints: []string{"*.example.com", "a.test:8443"}}, Variable: "K"}},
 			Hosts:       []string{"[::1]:82", "b.test"},

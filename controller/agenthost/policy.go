@@ -278,9 +278,9 @@ func (s *Side) network(ctx context.Context) (rules []rule, hosts []string, err e
 func (s *Side) hosts() ([]string, error) {
 	m := s.o.Runtime.Model()
 	var out []string
-	for _, name := range m.URLs {
-		text, set := s.o.Env[name]
-		if !set || text == "" {
+	for _, name := range passed(s.o.Env) {
+		text := s.o.Env[name]
+		if m.Any || text == "" || !IsGateway(name) {
 			continue
 		}
 		h, err := hostOf(text)
@@ -303,6 +303,10 @@ func (s *Side) hosts() ([]string, error) {
 	slices.Sort(out)
 	return slices.Compact(out), nil
 }
+
+// IsGateway reports whether a variable has the address of an API of models: ANTHROPIC_BASE_URL, OPENAI_BASE_URL,
+// ANTHROPIC_BEDROCK_BASE_URL and others.
+func IsGateway(variable string) bool { return strings.HasSuffix(variable, "_BASE_URL") }
 
 // hostOf is the host of a URL with its port.
 func hostOf(text string) (string, error) {

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentsh/controller/record"
@@ -67,6 +68,7 @@ type Server struct {
 	listener  net.Listener
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
+	ending    atomic.Bool // somebody has asked for the end of the sandbox
 
 	mu      sync.Mutex
 	actions *os.File
@@ -155,6 +157,7 @@ func (s *Server) serve(ctx context.Context) {
 			cfg := s.relay(by)
 			cfg.Stop = func(force bool) {
 				_ = s.record(by, ActionDelete) // for those whose commands end; the result of the run says it too
+				s.ending.Store(true)
 				s.stopRun(by, force)
 			}
 			_ = s.to.Relay(ctx, conn, cfg)
@@ -166,7 +169,7 @@ func (s *Server) serve(ctx context.Context) {
 func (s *Server) relay(by string) channel.RelayConfig {
 	return channel.RelayConfig{
 		HostKey: s.hostKey, AuthorizedKey: s.clientKey, By: by, Dir: func() string { return record.Workdir(s.path) },
-		Note: func(what string) error { return s.record(by, what) },
+		Note: func(what string) error { return s.record(by, what) }, Ending: s.ending.Load,
 	}
 }
 

@@ -167,6 +167,15 @@ func dial(ctx context.Context, run record.Run) (net.Conn, error) {
 // ActionDelete is the action of an operator who ends a sandbox and its run.
 const ActionDelete = "delete the sandbox"
 
+// DeletedBy is the operator who has asked for the end of a sandbox; empty: nobody, or it is not known.
+func DeletedBy(run record.Run) string {
+	actions, _ := Actions(run) // without them, nobody is named
+	if n := len(actions); n > 0 && actions[n-1].What == ActionDelete {
+		return actions[n-1].By
+	}
+	return ""
+}
+
 // Actions lists the operators' actions in the sandbox of a run.
 func Actions(run record.Run) ([]Action, error) {
 	file := filepath.Join(run.Path, actionsFile)

@@ -249,7 +249,7 @@ func (b *Batch) Run(ctx context.Context) (*View, error) {
 	b.mu.Unlock()
 	if closed := b.add(Entry{Kind: entryClose, Status: status}); closed != nil {
 		err = errors.Join(err, closed)
-		b.view.Status = StatusUnwritten
+		b.view.Status, b.view.Ended = StatusUnwritten, time.Now().UTC()
 	}
 	return b.View(), errors.Join(err, b.shared.Close(), b.store.close())
 }

@@ -21,6 +21,9 @@ var notSaved = []string{layout.EnvFile, layout.EnvDir, layout.RuntimeDir, path.D
 // Save writes the files of a sandbox into a new file of this machine: its home and its workspace, without
 // what agentctl delivers there. The file appears whole or not at all. It returns the size in bytes.
 func Save(ctx context.Context, box sandbox.Executor, state statedir.Dir, file string) (size int64, err error) {
+	if err := statedir.CheckReplaced(file); err != nil {
+		return 0, err
+	}
 	list, err := box.List(ctx, layout.Workspace)
 	if err != nil {
 		return 0, err

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/controller"
 	"agentsh/internal/project"
 	"agentsh/internal/statedir"
 )
@@ -145,7 +146,7 @@ func (s Spec) Check() error {
 }
 
 // HarnessFile is the file of the harness. One that Policy stands for is made in a directory that
-// remove removes; its root is /. Its agent and its role have the name kind, sandbox or mcp, and [Plain] knows it.
+// remove removes; its root is /. Its agent and its role have the name kind, sandbox or mcp. [Plain] takes the file out of messages.
 func (s Spec) HarnessFile(state statedir.Dir, kind string) (file string, remove func(), err error) {
 	if s.Harness != "" {
 		return s.Harness, func() {}, nil
@@ -156,13 +157,13 @@ func (s Spec) HarnessFile(state statedir.Dir, kind string) (file string, remove 
 	}
 	made, err := state.Temporary(filepath.Join(os.TempDir(), "agentctl-"+kind+"-"))
 	if err != nil {
-		return "", nil, err
+		return "", nil, controller.HostFailure("harness", err)
 	}
 	remove = func() { _ = made.Remove() } // what cannot be removed is swept later
 	dir := made.Path
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		remove()
-		return "", nil, err
+		return "", nil, controller.HostFailure("harness", err)
 	}
 	agent := filepath.Join(dir, kind+".md")
 	h := map[string]any{
@@ -174,13 +175,14 @@ func (s Spec) HarnessFile(state statedir.Dir, kind string) (file string, remove 
 		return "", nil, err
 	}
 	data, err := json.Marshal(h)
-	file = filepath.Join(dir, kind+".yaml")
-	if err == nil {
-		err = errors.Join(os.WriteFile(file, data, 0o600), os.WriteFile(agent, []byte("# "+kind+"\n"), 0o600))
-	}
 	if err != nil {
 		remove()
 		return "", nil, err
+	}
+	file = filepath.Join(dir, kind+".yaml")
+	if err := errors.Join(os.WriteFile(file, data, 0o600), os.WriteFile(agent, []byte("# "+kind+"\n"), 0o600)); err != nil {
+		remove()
+		return "", nil, controller.HostFailure("harness", err)
 	}
 	return file, remove, nil
 }

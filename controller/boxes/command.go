@@ -146,7 +146,7 @@ func (r Runner) Run(ctx context.Context, c Command, s sandbox.Streams) (Result, 
 	exit, err := run()
 	if c.Script != "" && err == nil && exit.Kind == wire.ExitSpawnFailed && exit.Code == 127 {
 		if r.Refused != nil {
-			r.Refused.Finish(req.ID) // nothing has run
+			r.Refused.Finish(req.ID, exit) // nothing has run
 		}
 		res.Dropped = nil
 		if s.Stdin == nil {
@@ -156,7 +156,7 @@ func (r Runner) Run(ctx context.Context, c Command, s sandbox.Streams) (Result, 
 		exit, err = run()
 	}
 	if r.Refused != nil {
-		res.Refusals = r.Refused.Finish(req.ID)
+		res.Refusals = r.Refused.Finish(req.ID, exit)
 	}
 	if cause := context.Cause(ctx); cause != nil { // it may have ended by the signal of the cancelling
 		err = cause

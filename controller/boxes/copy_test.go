@@ -7,7 +7,10 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
@@ -24,7 +27,10 @@ func (endless) Stat(context.Context, string) (wire.FileInfo, error) {
 
 func (endless) List(context.Context, string) ([]wire.FileInfo, error) { return nil, nil }
 
-func (endless) CopyOut(context.Context, wire.CopyOut, io.Writer) error {
+func (endless) CopyOut(_ context.Context, _ wire.CopyOut, w io.Writer) error {
+	if _, err := w.Write([]byte{0}); err != nil { // it is read where the copy is made
+		return err
+	}
 	_, _ = os.Stdout.WriteString("begun\n") // the parent fails otherwise
 	select {}
 }
@@ -38,6 +44,31 @@ var copies = map[string]func(state statedir.Dir, dir string) error{
 		_, err := Save(context.Background(), endless{}, state, filepath.Join(dir, "saved"))
 		return err
 	},
+}
+
+// TestASaveReplacesAFileAlone has something else where the files are to go: a device as /dev/null, a link as /dev/stdout. It is
+// refused before anything is copied.
+func TestASaveReplacesAFileAlone(t *testing.T) {
+	dir := t.TempDir()
+	state, err := statedir.Open(layout.State(filepath.Join(dir, "state")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for name, made := range map[string]error{
+		"fifo": unix.Mkfifo(at("fifo"), 0o600), "dir": os.Mkdir(at("dir"), 0o700), "link": os.Symlink("fifo", at("link")),
+		"dangling": os.Symlink("nothing", at("dangling")),
+	} {
+		if made != nil {
+			t.Fatal(made)
+		}
+		before, _ := os.Lstat(at(name))
+		_, err := Save(t.Context(), endless{}, state, at(name))
+		after, _ := os.Lstat(at(name))
+		if err == nil || !strings.Contains(err.Error(), name+" is no regular file") || !os.SameFile(before, after) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // TestACopyThatIsKilledLeavesNothing has this program killed while it copies. What it has made is swept then.

@@ -102,7 +102,7 @@ func (s *Server) create(ctx context.Context, r request) (any, error) {
 	if err != nil {
 		done()
 		if spec.Policy != "" {
-			err = Plain(err)
+			err = Plain(err, o.Harness)
 		}
 		return nil, err
 	}
@@ -363,13 +363,11 @@ type Change struct {
 func changes(ctx context.Context, b *Box, p changesParams, out output) (any, error) {
 	var list []Change
 	var err error
+	keep := out.room.changes(&list)
 	if p.Lines {
-		list, err = History{b.Held.Box, out.room}.changes(ctx, wire.HistoryRequest{Changes: true})
+		err = History{b.Held.Box}.changes(ctx, wire.HistoryRequest{Changes: true}, keep)
 	} else {
-		err = b.Held.Box.EachChange(ctx, func(c wire.Change) error {
-			list = append(list, Change{Change: c})
-			return out.room.change(&list[len(list)-1])
-		})
+		err = b.Held.Box.EachChange(ctx, func(c wire.Change) error { return keep(Change{Change: c}) })
 	}
 	return changed(list), err
 }
@@ -382,10 +380,7 @@ func changed(list []Change) any {
 }
 
 // History has the states of the files of a sandbox.
-type History struct {
-	Box  sandbox.Executor
-	room *room // of the changes; nil: any
-}
+type History struct{ Box sandbox.Executor }
 
 // ask sends a request about states.
 func (h History) ask(ctx context.Context, r wire.HistoryRequest, fn func(wire.HistoryEntry) error) error {
@@ -398,15 +393,13 @@ func (h History) ask(ctx context.Context, r wire.HistoryRequest, fn func(wire.Hi
 	return of.History(ctx, r, fn)
 }
 
-func (h History) changes(ctx context.Context, r wire.HistoryRequest) (list []Change, err error) {
-	err = h.ask(ctx, r, func(e wire.HistoryEntry) error {
+func (h History) changes(ctx context.Context, r wire.HistoryRequest, each func(Change) error) error {
+	return h.ask(ctx, r, func(e wire.HistoryEntry) error {
 		if e.Change == nil {
 			return nil
 		}
-		list = append(list, Change{Change: *e.Change, Lines: e.Lines, Without: e.Without})
-		return h.room.change(&list[len(list)-1])
+		return each(Change{Change: *e.Change, Lines: e.Lines, Without: e.Without})
 	})
-	return list, err
 }
 
 func (h History) checkpoints(ctx context.Context, r wire.HistoryRequest) (list []wire.Checkpoint, err error) {
@@ -436,9 +429,9 @@ func (h History) List(ctx context.Context) ([]wire.Checkpoint, error) {
 	return h.checkpoints(ctx, wire.HistoryRequest{List: true})
 }
 
-// Rollback makes the files what they were, and returns what changed.
-func (h History) Rollback(ctx context.Context, id string) ([]Change, error) {
-	return h.changes(ctx, wire.HistoryRequest{Rollback: id})
+// Rollback makes the files what they were, and calls each with what changed: there may be a million files.
+func (h History) Rollback(ctx context.Context, id string, each func(Change) error) error {
+	return h.changes(ctx, wire.HistoryRequest{Rollback: id}, each)
 }
 
 // Forget forgets snapshots.
@@ -469,7 +462,8 @@ func rollback(ctx context.Context, b *Box, p rollbackParams, out output) (any, e
 	if p.ID == "" {
 		return nil, fmt.Errorf("%w: id: that of a snapshot", errParams)
 	}
-	list, err := History{b.Held.Box, out.room}.Rollback(ctx, p.ID)
+	var list []Change
+	err := History{b.Held.Box}.Rollback(ctx, p.ID, out.room.changes(&list))
 	if errors.Is(err, errRoom) {
 		err = fmt.Errorf("the files are what they were at %.40q, but what changed does not fit into the answer: %w", p.ID, err)
 	}

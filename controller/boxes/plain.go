@@ -2,23 +2,18 @@ package boxes
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 
 	"agentsh/controller"
-	"agentsh/internal/lazy"
 )
-
-// madeHarness is a place in a harness that this package has made: nobody knows that file.
-var madeHarness = lazy.Regexp(`(\S*/)?agentctl-(sandbox|mcp)-\w+/\w+\.(yaml|md)(:\d+:\d+)?: (error: )?`)
 
 // inWords are what its messages say for who has written a specification or flags.
-var inWords = strings.NewReplacer(
+var inWords = []string{
 	"write image: NAME in the harness", "name it with --image NAME, or with image in a specification",
-	"write --connect, or connect in the harness", "write --connect, or connect in a specification",
 	"degraded of the harness has the same names: see doc/harness.md", "--degraded NAME, or degraded in a specification, has the same names",
 	"in the harness", "in a specification",
-	"the harness has problems", "the specification has problems",
-)
+}
 
 // plainFailure is a failure with other words.
 type plainFailure struct {
@@ -29,8 +24,9 @@ type plainFailure struct {
 func (p *plainFailure) Error() string { return p.message }
 func (p *plainFailure) Unwrap() error { return p.err }
 
-// Plain has a failure of a run without a harness of its user speak of what the user wrote: flags, or a specification.
-func Plain(err error) error {
+// Plain has a failure of a run speak of what its user wrote: flags, or a specification. file is the harness of the run, which
+// [Spec.HarnessFile] made: nobody knows it.
+func Plain(err error, file string) error {
 	var f *controller.Failure
 	if !errors.As(err, &f) {
 		return err
@@ -47,6 +43,47 @@ func Plain(err error) error {
 		}
 		said = strings.Join(lines, "; ")
 	}
-	words := func(s string) string { return inWords.Replace(madeHarness().ReplaceAllString(s, "")) }
+	known := strings.NewReplacer(inWords...)
+	words := func(s string) string { return known.Replace(withoutPlaces(s, filepath.Dir(file))) }
 	return &controller.Failure{Step: f.Step, Code: f.Code, Hint: words(f.Hint), Err: &plainFailure{words(said), f.Err}}
+}
+
+// withoutPlaces leaves out of a message the places in files of a directory, as "DIR/FILE:1:2: error: ". The message may
+// have the directory as it is, or relative to the current one.
+func withoutPlaces(message, dir string) string {
+	var out strings.Builder
+	name := filepath.Base(dir) + "/" // no other file has it: it is random
+	for {
+		at := strings.Index(message, name)
+		if at < 0 {
+			return out.String() + message
+		}
+		before, rest := message[:at], message[at+len(name):]
+		after, isPlace := placeEnd(rest)
+		if isPlace {
+			before = before[:strings.LastIndexAny(before, " \t\n")+1] // what stands above the directory
+		} else {
+			before += name
+		}
+		out.WriteString(before)
+		message = after
+	}
+}
+
+// placeEnd returns what follows a place that begins with a file name, if s begins with one.
+func placeEnd(s string) (after string, is bool) {
+	file, rest, found := strings.Cut(s, ":")
+	if !found || strings.ContainsAny(file, " \t\n/") {
+		return s, false
+	}
+	for range 2 { // line and column
+		if digits := len(rest) - len(strings.TrimLeft(rest, "0123456789")); digits > 0 && strings.HasPrefix(rest[digits:], ":") {
+			rest = rest[digits+1:]
+		}
+	}
+	after, found = strings.CutPrefix(rest, " ")
+	if !found {
+		return s, false
+	}
+	return strings.TrimPrefix(after, "error: "), true
 }

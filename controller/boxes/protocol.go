@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"agentsh/controller"
+	"agentsh/internal/rpcid"
 )
 
 // Protocol is the version of the protocol.
@@ -139,12 +140,12 @@ func newServer(cfg Config) *Server {
 func (s *Server) read(ctx context.Context, in io.Reader) error {
 	lines := bufio.NewReaderSize(in, 64<<10)
 	for {
-		line, err := readLine(lines)
+		line, id, err := readLine(lines)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if errors.Is(err, errLong) {
-			s.fail(nil, codeRequest, err)
+			s.fail(id, codeRequest, err)
 			continue
 		}
 		if err != nil {
@@ -156,24 +157,31 @@ func (s *Server) read(ctx context.Context, in io.Reader) error {
 
 var errLong = fmt.Errorf("a message has more than %d bytes", maxLine)
 
-// readLine reads a line without its end. A line that is too long is skipped.
-func readLine(r *bufio.Reader) (line []byte, err error) {
+// readLine reads a line without its end. A line that is too long is skipped: id is that of its request.
+func readLine(r *bufio.Reader) (line []byte, id json.RawMessage, err error) {
 	long := false
+	var of rpcid.Finder
 	for {
 		part, err := r.ReadSlice('\n')
-		if long = long || len(line)+len(part) > maxLine; !long {
+		if !long && len(line)+len(part) > maxLine {
+			of.Add(line)
+			long, line = true, nil
+		}
+		if long {
+			of.Add(part)
+		} else {
 			line = append(line, part...)
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 		case err != nil && len(line) > 0 && errors.Is(err, io.EOF): // without a line end
-			return line, nil
+			return line, nil, nil
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		case long:
-			return nil, errLong
+			return nil, of.Request(), errLong
 		default:
-			return line[:len(line)-1], nil
+			return line[:len(line)-1], nil, nil
 		}
 	}
 }
@@ -185,11 +193,11 @@ func (s *Server) take(ctx context.Context, line []byte) {
 	case len(line) == 0:
 		return
 	case tooDeep(line):
-		s.fail(nil, codeRequest, fmt.Errorf("the message has more than %d levels", maxDepth))
+		s.fail(rpcid.Find(line), codeRequest, fmt.Errorf("the message has more than %d levels", maxDepth))
 		return
 	}
 	if err := json.Unmarshal(line, &m); err != nil {
-		s.fail(nil, codeParse, err)
+		s.fail(rpcid.Find(line), codeParse, err)
 		return
 	}
 	if m.Version != "2.0" || m.Method == "" || len(m.ID) > 200 {

@@ -118,3 +118,28 @@ func TestALongCallIsAnsweredAfterTheEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestARequestThatIsNotTakenHasAnAnswer has messages that are too long, too deep or wrong: the answer has their id.
+func TestARequestThatIsNotTakenHasAnAnswer(t *testing.T) {
+	in, toServer := io.Pipe()
+	fromServer, out := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- Serve(t.Context(), Config{}, in, out) }()
+	lines := bufio.NewReader(fromServer)
+	for name, line := range map[string]string{
+		"too long": `{"jsonrpc":"2.0","method":"write","params":{"text":"` + strings.Repeat("x", maxLine) + `"},"id":"mine"}`,
+		"too deep": `{"jsonrpc":"2.0","method":"write","params":` + strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth) + `,"id":"mine"}`,
+		"wrong":    `{"jsonrpc":"2.0","method":"write","id":"mine","params":}`,
+	} {
+		if _, err := io.WriteString(toServer, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := lines.ReadString('\n'); err != nil || !strings.Contains(answer, `"id":"mine","error"`) {
+			t.Errorf("%s: %v %s", name, err, answer)
+		}
+	}
+	_ = toServer.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

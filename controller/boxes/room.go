@@ -74,10 +74,10 @@ func (r *room) leave() {
 // entryRoom is what an entry of a list holds besides its names and lines, in bytes.
 const entryRoom = 200
 
-// change takes room for an entry of a list of changes.
-func (r *room) change(c *Change) error {
-	if r == nil {
-		return nil
+// changes adds changes to a list that the answer holds.
+func (r *room) changes(list *[]Change) func(Change) error {
+	return func(c Change) error {
+		*list = append(*list, c)
+		return r.take(entryRoom + len(c.Path) + len(c.From) + len(c.Lines) + len(c.Without))
 	}
-	return r.take(entryRoom + len(c.Path) + len(c.From) + len(c.Lines) + len(c.Without))
 }

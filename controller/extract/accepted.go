@@ -106,8 +106,8 @@ func (c *checker) check(ctx context.Context, id string) (*Refused, error) {
 		return nil, err
 	case err == nil:
 		return nil, nil
-	case strings.Contains(err.Error(), "No space left on device"):
-		return nil, fmt.Errorf("%w (%w)", err, syscall.ENOSPC)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return nil, err
 	}
 	if full := statedir.CheckRoom(c.at.work, trialRoom); full != nil && !strings.Contains(err.Error(), aboutObject) {
 		return nil, errors.Join(full, err)

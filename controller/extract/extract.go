@@ -128,7 +128,7 @@ func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, w changed,
 	defer func() { _ = out.Close() }()
 	req := wire.CopyOut{Dir: wire.Name(in.Repo), Paths: w.trees, Names: w.names, Gone: true, SkipGit: true}
 	m, err := channel.ReceiveArchive(ctx, ex, req, channel.ArchiveTarget{Parent: out, Name: in.Name, Options: tarfs.ReceiveOptions{
-		UnpackOptions: tarfs.UnpackOptions{Limits: in.Limits, RefuseGit: true}, KeepPartial: true,
+		UnpackOptions: tarfs.UnpackOptions{Limits: in.Limits, RefuseGit: true, KeepPartial: true},
 	}})
 	res.Changed, res.Skipped, res.Deleted = m.Entries, m.Skipped, without(w.deleted, m.Entries)
 	dir := in.Name

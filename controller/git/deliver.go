@@ -56,6 +56,18 @@ func (c Clone) Deliver(ctx context.Context, branches map[string]string, dir stri
 	return statedir.RemoveTree(dir)
 }
 
+// Bundle writes branches of the clone into a bundle, which must not exist. It needs no commit that the repository does not have.
+func (c Clone) Bundle(ctx context.Context, branches []string, file string) error {
+	args := append([]string{"bundle", "create", "--quiet", file}, branches...)
+	if _, err := c.Source.git.Run(ctx, c.Source.Dir, "cat-file", "-e", c.Source.Head+"^{commit}"); err == nil {
+		args = append(args, "^"+c.Source.Head)
+	}
+	if _, err := c.Source.git.Run(ctx, c.Dir, args...); err != nil {
+		return fmt.Errorf("keep the commits in a bundle: %w", err)
+	}
+	return nil
+}
+
 // deliverPack makes a pack of the revisions, checks it and moves it into the
 // repository.
 func (c Clone) deliverPack(ctx context.Context, revs, dir string) error {

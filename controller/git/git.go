@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"agentsh/controller/sandbox/host"
@@ -79,7 +80,7 @@ func (g Tool) Feed(ctx context.Context, dir, stdin string, args ...string) (stri
 }
 
 // failure is the error of git, with the first line of standard error that names
-// a rejected object. The last line does not name it.
+// a rejected object, or a full disk. The last line does not name it.
 func failure(res host.Result) error {
 	err := res.Err()
 	if err == nil {
@@ -88,6 +89,11 @@ func failure(res host.Result) error {
 	for line := range strings.Lines(string(res.Stderr)) {
 		if _, text, found := strings.Cut(strings.TrimSpace(line), "error: object "); found {
 			return fmt.Errorf("object %.300s: %w", text, err)
+		}
+	}
+	for _, full := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+		if strings.Contains(strings.ToLower(string(res.Stderr)), full.Error()) {
+			return fmt.Errorf("%w (%w)", err, full)
 		}
 	}
 	return err

@@ -10,7 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+
+	"agentsh/controller/sandbox/host"
 )
 
 // shell runs a script of the test in dir, without git's user and system
@@ -417,6 +420,20 @@ func TestABranchOfTheTargetIsNeverReplaced(t *testing.T) {
 		if err := c.Deliver(context.Background(), map[string]string{"taken": name}, filepath.Join(t.TempDir(), "take")); err == nil ||
 			!strings.Contains(err.Error(), "exists") {
 			t.Errorf("branch %s: %v", name, err)
+		}
+	}
+}
+
+func TestAFullDiskIsTheCauseOfAnErrorUnlessAnObjectIs(t *testing.T) {
+	for said, want := range map[string]error{
+		"error: write error: No space left on device\nfatal: index-pack failed": syscall.ENOSPC,
+		"fatal: cannot create x: Disk quota exceeded":                           syscall.EDQUOT,
+		"fatal: index-pack failed":                                              nil,
+		"error: object 1234: gitmodulesUrl: disallowed submodule url: No space left on device\nfatal: fsck error in packed object": nil,
+	} {
+		err := failure(host.Result{Code: 128, Stderr: []byte(said)})
+		if err == nil || want != nil && !errors.Is(err, want) || want == nil && errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%q is %v", said, err)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (b *builder) freshKey(key *strictyaml.Node, seen map[string]*strictyaml.Nod
 }
 
 func (b *builder) unknown(key *strictyaml.Node, schema []field, where string) {
-	if where != "" && find(fields, key.Value) != nil && find(schema, "when") == nil && find(schema, "pre_script") == nil {
+	if b.whole == "" && where != "" && find(fields, key.Value) != nil && find(schema, "when") == nil && find(schema, "pre_script") == nil {
 		b.ps.errorf(b.at(key), RuleUnknownKey, "%s has no key %s; it belongs to the top level", where, quoted(key.Value))
 		return
 	}
@@ -100,8 +100,8 @@ func (b *builder) unknown(key *strictyaml.Node, schema []field, where string) {
 	for i := range schema {
 		names[i] = schema[i].name
 	}
-	if s := strictyaml.Nearest(key.Value, names); s != "" {
-		b.ps.hint("did you mean %s?", s)
+	if hint := strictyaml.DidYouMean(key.Value, names); hint != "" {
+		b.ps.hint("%s", hint)
 	}
 }
 
@@ -268,7 +268,7 @@ func (b *builder) text(n *strictyaml.Node, f *field, where string) *tree {
 	if problem := f.checkText(n.Value); problem != "" {
 		b.ps.errorf(b.at(n), RuleValue, "%s: %s", where, problem)
 		if s := strictyaml.Nearest(n.Value, f.format.values); s != "" {
-			b.ps.hint("did you mean %s?", s)
+			b.ps.hint("did you mean %q?", s)
 		}
 		return nil
 	}

@@ -78,13 +78,34 @@ func TestAClusterIsReadStrictly(t *testing.T) {
 	for text, want := range map[string]string{
 		"{colour: blue}":                  `agentctl.yaml:1:14: error: kubernetes has no key "colour"`,
 		"{warm_pool: p}":                  `agentctl.yaml:1:14: error: kubernetes has no key "warm_pool"`,
+		"{model: m}":                      `agentctl.yaml:1:14: error: kubernetes has no key "model"`,
 		"{service_account: 'no account'}": "agentctl.yaml:1:31: error: ",
 		"{start_seconds: soon}":           "agentctl.yaml:1:29: error: ",
 		"[a]":                             "agentctl.yaml:1:13: error: kubernetes is a mapping",
 	} {
 		_, ps := readCluster(t, "kubernetes: "+text+"\n")
-		if len(ps) != 1 || !strings.HasPrefix(ps[0].String(), want) {
+		if len(ps) != 1 || !strings.HasPrefix(ps[0].String(), want) || strings.Contains(ps[0].Message, "top level") {
 			t.Errorf("%s: %v, want %s", text, ps, want)
 		}
+	}
+}
+
+func TestAnUnknownKeyNamesThoseThatThereAre(t *testing.T) {
+	for text, want := range map[string]string{
+		"{colour: blue}":              "one of: connect, agentsh_image, ",
+		"{service_acount: a}":         `did you mean "service_account"?`,
+		"{requests: {gpus: 1}}":       `did you mean "cpus"?`,
+		"{requests: {disk: 1}}":       "one of: memory_mb, cpus",
+		"{tolerations: [{taint: a}]}": "one of: key, operator, value, effect, seconds",
+	} {
+		_, ps := readCluster(t, "kubernetes: "+text+"\n")
+		if len(ps) != 1 || !strings.HasPrefix(ps[0].Hint, want) {
+			t.Errorf("%s: %v, want the hint %s", text, ps, want)
+		}
+	}
+	files := tests{"harness/h.yaml": "agent: agents/a.md\nrole: r\npolicy: p.yaml\nsteer: {pace: 3}\n", "agents/a.md": "x", "p.yaml": "version: 1\nname: p\n"}
+	_, ps := Load(lay(t, files)+"/harness/h.yaml", Options{})
+	if want := "one of: enabled, max_steers, poll_interval_seconds"; len(ps) != 1 || ps[0].Hint != want {
+		t.Errorf("%v, want the hint %s", ps, want)
 	}
 }

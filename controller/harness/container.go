@@ -73,6 +73,9 @@ func (h *Harness) NotOf(backend string, s Severity) Problems {
 	return ps
 }
 
+// At is where the harness has a key of container, as container.memory_mb; zero: nowhere.
+func (c Container) At(key string) Origin { return given(reflect.ValueOf(c), "container")[key] }
+
 // own has the settings of the container alone, without where the agent's program runs.
 func (c Container) own() Container {
 	return Container{

@@ -98,9 +98,10 @@ type Harness struct {
 	Profiles        []openshell.Profile // the provider profiles of OpenShell.Profiles, and those of the providers' types
 	EnvFileVars     Texts               // the variables of those .env files in HostFiles whose content is known, by name
 
-	envFiles Map // EnvFileVars with their values, references empty
-	merged   *tree
-	skipped  Problems // blocks that were not merged because their guard cannot be evaluated
+	envFiles  Map  // EnvFileVars with their values, references empty
+	requested bool // see [Options.Requested]
+	merged    *tree
+	skipped   Problems // blocks that were not merged because their guard cannot be evaluated
 }
 
 // Env are the variables of a run.
@@ -348,9 +349,12 @@ type Options struct {
 	// Root is the directory to which paths are relative, and which no base may
 	// leave. Empty: the directory of the file, or its parent if that directory is
 	// named harness.
-	Root  string
-	Event map[string]any // event in the guards of overlays
-	Cache string         // directory of fetched bases; empty: none is fetched
+	Root string
+	// Requested has env_policy of the policy decide about the variables of the sandbox, as about those of a request: they are
+	// those of a command line or of a specification, not of a harness.
+	Requested bool
+	Event     map[string]any // event in the guards of overlays
+	Cache     string         // directory of fetched bases; empty: none is fetched
 	// Cluster is that of this host, for [Harness.Fill]. Loading does not use it.
 	Cluster Cluster
 }

@@ -241,7 +241,7 @@ harness/a.yaml:29:1: error: "role" is written twice, first in line 2`))
 	for _, p := range ps {
 		hints[p.Hint] = true
 	}
-	for _, want := range []string{"did you mean model?", "did you mean sandbox?", "did you mean github?"} {
+	for _, want := range []string{`did you mean "model"?`, `did you mean "sandbox"?`, `did you mean "github"?`} {
 		if !hints[want] {
 			t.Errorf("no hint %q in %v", want, hints)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"agentsh/controller/openshell"
 	"agentsh/policy"
+	"agentsh/policy/env"
 	"agentsh/policy/syntax"
 )
 
@@ -18,9 +19,9 @@ var policyVars = map[string]string{
 	"HOME": layout.Sandbox + "/home", "TMPDIR": "/tmp",
 }
 
-// checkInjected rejects variables that the policy's env_inject sets: they would
+// checkVariables rejects variables that the policy's env_inject sets, or that its env_policy denies: they would
 // be dropped. A policy that cannot be loaded is a warning; a run rejects it.
-func (h *Harness) checkInjected(ps *Problems) {
+func (h *Harness) checkVariables(ps *Problems) {
 	if !h.Policy.IsSet() || isURL(h.Policy.V) {
 		return
 	}
@@ -43,15 +44,47 @@ func (h *Harness) checkInjected(ps *Problems) {
 		ps.hint("agentsh policy check %s", shownName(name))
 		return
 	}
+	h.checkFilter(ps, p.EnvFilter(nil), shownName(name))
 	injected := p.EnvInject()
 	for _, k := range sortedKeys(injected) {
 		if v, ok := h.Env.Sandbox[k]; ok {
-			ps.errorf(v.At, RuleReserved, "env.sandbox: %s is set by env_inject of the policy %s", k, clip(h.Policy.V))
+			ps.errorf(v.At, RuleReserved, "env.sandbox: %s is set by env_inject of the policy %s", k, shownName(name))
 		}
 	}
 	for _, v := range h.EnvFileVars {
 		if _, ok := injected[v.V]; ok {
-			ps.errorf(v.At, RuleReserved, "%s is set by env_inject of the policy %s", v.V, clip(h.Policy.V))
+			ps.errorf(v.At, RuleReserved, "%s is set by env_inject of the policy %s", v.V, shownName(name))
+		}
+	}
+}
+
+// checkFilter rejects variables of the sandbox that env_policy denies, and requested ones that it does not allow.
+func (h *Harness) checkFilter(ps *Problems, filter env.Filter, policyName string) {
+	refuses := filter.Denies
+	if h.requested {
+		refuses = filter.Refuses
+	}
+	check := func(where, name string, at Origin) {
+		why := refuses(name)
+		if why == "" || reservedInSandbox(name) != "" { // reported elsewhere
+			return
+		}
+		ps.errorf(at, RuleReserved, "%s: commands would not get %s: it is %s of the policy %s", where, name, why, policyName)
+		if h.requested {
+			ps.hint("write %s into allow of env_policy there", name)
+		}
+	}
+	for _, k := range sortedKeys(h.Env.Sandbox) {
+		check("env.sandbox", k, h.Env.Sandbox[k].At)
+	}
+	for _, v := range h.EnvFileVars {
+		if why := filter.Denies(v.V); why != "" {
+			ps.warnf(v.At, RuleReserved, "commands do not get %s: it is %s of the policy %s", v.V, why, policyName)
+		}
+	}
+	for _, name := range h.Container.EnvPassthrough {
+		if !h.Outside() {
+			check("container.env_passthrough", name.V, name.At)
 		}
 	}
 }

@@ -138,7 +138,7 @@ func (b *builder) forgeBlocks(n *strictyaml.Node, f *file, known []string) {
 		if !contains(known, key.Value) {
 			b.ps.errorf(b.at(key), RuleForge, "%s is not a forge that is known: %s", quoted(key.Value), strings.Join(known, ", "))
 			if s := strictyaml.Nearest(key.Value, known); s != "" {
-				b.ps.hint("did you mean %s?", s)
+				b.ps.hint("did you mean %q?", s)
 			}
 			continue
 		}

@@ -31,7 +31,7 @@ func (l *Loader) Load(name string) (*Harness, Problems) {
 		l.noForge(name, forge, &ps)
 		return nil, ps.merged()
 	}
-	h := &Harness{File: name, Root: root, Forge: l.options.Forge}
+	h := &Harness{File: name, Root: root, Forge: l.options.Forge, requested: l.options.Requested}
 	h.merged, h.skipped = l.merge(files, &ps)
 	ps = append(ps, h.skipped...)
 	decode(h.merged, h)
@@ -148,7 +148,7 @@ func (h *Harness) check(ps *Problems) {
 	h.loadProfiles(ps)
 	h.checkEnvFiles(ps)
 	h.checkSizes(ps)
-	h.checkInjected(ps)
+	h.checkVariables(ps)
 }
 
 // checkOverrides checks the files that replace files of skills.

@@ -220,7 +220,7 @@ func (h *Harness) findProviders(ps *Problems, names Texts) {
 		}
 		ps.errorf(entry.At, RuleProvider, "the provider %s is not defined in %s", quoted(entry.V), shownName(dir))
 		if s := strictyaml.Nearest(entry.V, known); s != "" {
-			ps.hint("did you mean %s?", s)
+			ps.hint("did you mean %q?", s)
 		}
 		*ps = append(*ps, problems...)
 	}

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"archive/tar"
 	"bufio"
 	"compress/gzip"
 	"crypto/sha256"
@@ -31,11 +30,15 @@ func isLayout(dir string) bool {
 
 // openLayout opens the image of an OCI image layout for the platform of this machine.
 func openLayout(dir string) (digest string, _ opener, err error) {
+	if err := checkIndex(dir); err != nil {
+		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
+	}
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
 	}
-	all, err := candidates(index, 0)
+	left := maxListed
+	all, err := candidates(dir, index, 0, &left)
 	if err != nil {
 		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
 	}
@@ -43,11 +46,25 @@ func openLayout(dir string) (digest string, _ opener, err error) {
 	if err != nil {
 		return "", nil, err
 	}
+	if err := checkBlob(dir, one.Digest, true); err != nil {
+		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
+	}
 	img, err := one.in.Image(one.Digest)
 	if err != nil {
 		return "", nil, fmt.Errorf("not an OCI layout: %w", err)
 	}
-	return one.Digest.String(), flattened(img), nil
+	return one.Digest.String(), func() (io.ReadCloser, error) {
+		m, err := img.Manifest()
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range m.Layers {
+			if err := checkBlob(dir, l.Digest, false); err != nil {
+				return nil, err
+			}
+		}
+		return flattened(img)()
+	}, nil
 }
 
 // candidate is one image of an index.
@@ -56,11 +73,14 @@ type candidate struct {
 	in v1.ImageIndex
 }
 
-// maxIndexes bounds the indexes within each other.
-const maxIndexes = 4
+// Limits of indexes.
+const (
+	maxIndexes = 4    // within each other
+	maxListed  = 1000 // images and indexes in all of them
+)
 
-// candidates lists the images of an index and of the indexes in it.
-func candidates(index v1.ImageIndex, depth int) ([]candidate, error) {
+// candidates lists the images of an index and of the indexes in it. left is how many more may be listed.
+func candidates(dir string, index v1.ImageIndex, depth int, left *int) ([]candidate, error) {
 	if depth == maxIndexes {
 		return nil, errors.New("too many indexes are within each other")
 	}
@@ -70,13 +90,19 @@ func candidates(index v1.ImageIndex, depth int) ([]candidate, error) {
 	}
 	var all []candidate
 	for _, d := range list.Manifests {
+		if *left--; *left < 0 {
+			return nil, fmt.Errorf("it lists more than %d images", maxListed)
+		}
 		switch {
 		case d.MediaType.IsIndex():
+			if err := checkBlob(dir, d.Digest, true); err != nil {
+				return nil, err
+			}
 			inner, err := index.ImageIndex(d.Digest)
 			if err != nil {
 				return nil, err
 			}
-			more, err := candidates(inner, depth+1)
+			more, err := candidates(dir, inner, depth+1, left)
 			if err != nil {
 				return nil, err
 			}
@@ -121,7 +147,7 @@ func openArchive(name string) (digest string, _ opener, err error) {
 	if digest, err = fileDigest(name); err != nil {
 		return "", nil, err
 	}
-	docker, err := isDocker(name)
+	docker, err := checkSaved(name)
 	if err != nil {
 		return "", nil, err
 	}
@@ -136,10 +162,9 @@ func openArchive(name string) (digest string, _ opener, err error) {
 	return digest, flattened(img), nil
 }
 
-// flattened applies the layers of an image with their whiteouts. The library
-// checks the digest of each layer when it is read to its end.
+// flattened applies the layers of an image with their whiteouts.
 func flattened(img v1.Image) opener {
-	return func() (io.ReadCloser, error) { return mutate.Extract(img), nil }
+	return func() (io.ReadCloser, error) { return mutate.Extract(bounded{img}), nil }
 }
 
 func fileDigest(name string) (string, error) {
@@ -153,26 +178,6 @@ func fileDigest(name string) (string, error) {
 		return "", err
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// isDocker reports whether an archive has a manifest of docker save.
-func isDocker(name string) (bool, error) {
-	in, err := openTar(name)
-	if err != nil {
-		return false, err
-	}
-	defer in.Close()
-	for r := tar.NewReader(in); ; {
-		h, err := r.Next()
-		switch {
-		case errors.Is(err, io.EOF):
-			return false, nil
-		case err != nil:
-			return false, fmt.Errorf("not a tar archive: %w", err)
-		case h.Name == "manifest.json":
-			return true, nil
-		}
-	}
 }
 
 // openTar opens an archive and decompresses it.
@@ -195,4 +200,11 @@ func openTar(name string) (io.ReadCloser, error) {
 type readCloser struct {
 	io.Reader
 	io.Closer
+}
+
+// end reads what follows the end of an archive. [mutate.Extract] ends the archive also where a layer cannot be read, and tells the error
+// behind it. A compressed archive has its checksum there.
+func end(in io.Reader) error {
+	_, err := io.Copy(io.Discard, in)
+	return err
 }

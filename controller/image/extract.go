@@ -120,7 +120,7 @@ func extract(ctx context.Context, dir string, open opener) error {
 	defer func() { _ = root.Close() }()
 	t := tree{root: root, owners: os.Geteuid() == 0, left: maxBytes}
 	r := tar.NewReader(in)
-	for entries := 0; ; entries++ {
+	for all := (bounds{}); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -131,12 +131,15 @@ func extract(ctx context.Context, dir string, open opener) error {
 		if err != nil {
 			return err
 		}
-		if entries == maxEntries {
-			return fmt.Errorf("more than %d files", maxEntries)
+		if err := all.add(h); err != nil {
+			return err
 		}
 		if err := t.add(h, r); err != nil {
 			return fmt.Errorf("%q: %w", h.Name, err)
 		}
+	}
+	if err := end(in); err != nil {
+		return err
 	}
 	if t.files == 0 {
 		return errors.New("the archive holds no files")

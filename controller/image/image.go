@@ -20,6 +20,7 @@ import (
 // Config says where images are.
 type Config struct {
 	Places   map[string]string // paths by the names that harnesses use
+	Given    []string          // names of those that the command line has
 	Cache    string            // absolute path of the directory of extracted images
 	Required bool              // an image without a path is an error
 }

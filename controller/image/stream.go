@@ -55,6 +55,7 @@ func (s Stream) Write(ctx context.Context, to *tar.Writer) (files int, err error
 	}
 	defer in.Close()
 	r := tar.NewReader(in)
+	var all bounds
 	for left := int64(maxBytes); ; files++ {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -63,8 +64,8 @@ func (s Stream) Write(ctx context.Context, to *tar.Writer) (files int, err error
 		if err == nil {
 			err = ctx.Err()
 		}
-		if err == nil && files == maxEntries {
-			err = fmt.Errorf("more than %d files", maxEntries)
+		if err == nil {
+			err = all.add(h)
 		}
 		if err != nil {
 			return files, err
@@ -78,6 +79,9 @@ func (s Stream) Write(ctx context.Context, to *tar.Writer) (files int, err error
 		if err := copyEntry(to, h, r); err != nil {
 			return files, fmt.Errorf("%q: %w", h.Name, err)
 		}
+	}
+	if err := end(in); err != nil {
+		return files, err
 	}
 	if files == 0 {
 		return 0, errors.New("there are no files")
@@ -128,7 +132,10 @@ func walk(dir string) io.ReadCloser {
 	go func() { // ends when r is closed
 		t := tar.NewWriter(w)
 		err := (&walker{to: t, seen: map[identity]string{}}).add(dir)
-		_ = w.CloseWithError(errors.Join(err, t.Close()))
+		if err == nil { // else the archive has no end
+			err = t.Close()
+		}
+		_ = w.CloseWithError(err)
 	}()
 	return r
 }

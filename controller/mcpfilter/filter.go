@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"agentsh/internal/rpcid"
 	"agentsh/internal/text"
 )
 
@@ -168,8 +169,11 @@ func (f *filter) begin(m message) (*request, bool) {
 	return r, !twice && !many
 }
 
-// end answers a request of the agent, once.
+// end answers a request of the agent, once. The writer is held until the answer is written, so
+// that a request is either running or answered for whoever holds it.
 func (f *filter) end(r *request, answer []byte) {
+	f.out.mu.Lock()
+	defer f.out.mu.Unlock()
 	f.mu.Lock()
 	last := f.running[string(r.id)] == r
 	if last {
@@ -177,18 +181,21 @@ func (f *filter) end(r *request, answer []byte) {
 	}
 	f.mu.Unlock()
 	if last {
-		f.out.write(answer)
+		_, _ = f.out.w.Write(answer) // as in write
 	}
 }
 
-// abandon answers all requests of the agent after the end of the server.
+// abandon answers all requests of the agent after the end of the server. All answers that had begun
+// are written when it returns.
 func (f *filter) abandon() {
+	f.out.mu.Lock()
 	f.mu.Lock()
 	var left []*request
 	for _, r := range f.running {
 		left = append(left, r)
 	}
 	f.mu.Unlock()
+	f.out.mu.Unlock()
 	for _, r := range left {
 		f.end(r, failure(r.id, codeOurs, "the server has ended"))
 	}
@@ -211,7 +218,7 @@ func (f *filter) readAgent(from *bufio.Reader) error {
 		m, err := parseMessage(line)
 		switch {
 		case err != nil:
-			f.out.write(failure(nil, codeParse, err.Error()))
+			f.out.write(failure(rpcid.Find(line), codeParse, err.Error()))
 		case m.method == "": // a response, and the filter asks the agent nothing
 		case m.id == nil:
 			f.notified(m)

@@ -2,11 +2,13 @@ package mcpfilter
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -345,5 +347,27 @@ func TestPinsAreReadStrictly(t *testing.T) {
 		if _, err := ReadPins([]byte(bad), "s"); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A request is running until its answer is being written, so the end of a server does not overtake it.
+func TestARequestIsRunningOrAnswered(t *testing.T) {
+	f := newFilter(Server{Name: "s"}, &bytes.Buffer{}, nil, nil)
+	r, _ := f.begin(message{id: json.RawMessage("1")})
+	f.out.mu.Lock()
+	ended := make(chan struct{})
+	go func() { f.end(r, failure(r.id, codeOurs, "the server has ended")); close(ended) }()
+	for range 1000 {
+		runtime.Gosched()
+		f.mu.Lock()
+		if len(f.running) == 0 {
+			t.Fatal("it is neither running nor answered")
+		}
+		f.mu.Unlock()
+	}
+	f.out.mu.Unlock()
+	<-ended
+	if len(f.running) > 0 || f.out.w.(*bytes.Buffer).Len() == 0 {
+		t.Error("it is not answered")
 	}
 }

@@ -32,7 +32,7 @@ func TestEachPackIsRenderedOrRejectedByLine(t *testing.T) {
 		} else {
 			checkPositions(t, file, problems)
 		}
-		r, problems := Render(p, strings.Split(words(), ", "))
+		r, problems := Render(p, Words())
 		if r == nil {
 			checkPositions(t, file, problems)
 			t.Logf("%s is rejected: %v", file, problems)

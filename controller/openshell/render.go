@@ -58,6 +58,7 @@ type renderer struct {
 	without  []string
 	out      Rendered
 	problems policy.Problems
+	lost     []string // guarantees of the problems, by their words
 }
 
 // Render writes a policy as one of OpenShell 0.1. What OpenShell does not hold is a
@@ -67,15 +68,11 @@ type renderer struct {
 func Render(p *policy.Policy, without []string) (*Rendered, policy.Problems) {
 	r := &renderer{policy: p, without: without, out: Rendered{Policy: &Policy{}}}
 	for _, w := range without {
-		if !slices.ContainsFunc(Guarantees(), func(g Guarantee) bool { return g.Word == w }) {
-			r.problems = append(r.problems, policy.Problem{Message: fmt.Sprintf("%q is no guarantee", w), Hint: "one of " + words()})
+		if !slices.Contains(Words(), w) {
+			r.fail(policy.Top(r.policy), fmt.Sprintf("%q is no guarantee", w), "one of "+strings.Join(Words(), ", "))
 		}
 	}
-	r.settings()
-	r.commands()
-	r.files()
-	r.network()
-	r.baseline()
+	r.render()
 	if len(r.problems) > 0 {
 		return nil, r.problems.Sorted()
 	}
@@ -83,12 +80,36 @@ func Render(p *policy.Policy, without []string) (*Rendered, policy.Problems) {
 	return &r.out, nil
 }
 
-func words() string {
+// Needed returns the words of all guarantees that a policy must do without in OpenShell: those of without that
+// it has, and what it has besides. Whole reports whether it is rendered then; otherwise rules must change too.
+func Needed(p *policy.Policy, without []string) (words []string, whole bool) {
+	without = slices.Clone(without)
+	for {
+		r := &renderer{policy: p, without: without, out: Rendered{Policy: &Policy{}}}
+		r.render()
+		if len(r.lost) == 0 { // a rule that is left out may have hidden another problem
+			slices.Sort(r.out.Without)
+			return r.out.Without, len(r.problems) == 0
+		}
+		without = append(without, r.lost...)
+	}
+}
+
+// Words are the words of all guarantees.
+func Words() []string {
 	var out []string
 	for _, g := range Guarantees() {
 		out = append(out, g.Word)
 	}
-	return strings.Join(out, ", ")
+	return out
+}
+
+func (r *renderer) render() {
+	r.settings()
+	r.commands()
+	r.files()
+	r.network()
+	r.baseline()
 }
 
 // lose reports whether the caller gives up a guarantee. If not, it records a
@@ -101,7 +122,10 @@ func (r *renderer) lose(word, what string, at policy.Position, reason string) bo
 		r.row(what, at, "not held: "+word)
 		return true
 	}
-	hint := "take it out, or render with --without " + word
+	if !slices.Contains(r.lost, word) {
+		r.lost = append(r.lost, word)
+	}
+	hint := "take it out, or give up " + word
 	if !slices.ContainsFunc(r.problems, func(x policy.Problem) bool { return x.Pos == at && x.Hint == hint }) {
 		r.fail(at, what+": "+reason, hint) // one problem for all paths of a rule
 	}
@@ -139,21 +163,20 @@ func (r *renderer) settings() {
 			r.lose("unix_sockets", s.Key, s.Pos, "OpenShell has no rules about Unix sockets")
 		}
 	}
-	top := r.top()
 	if r.policy.EnvSettings().Given {
-		r.lose("env", "env_policy", top, "OpenShell does not filter variables")
+		r.lose("env", "env_policy", r.key("env_policy"), "OpenShell does not filter variables")
 	}
 	if len(r.policy.EnvInject()) > 0 {
-		r.lose("env", "env_inject", top, "OpenShell restores no variables")
+		r.lose("env", "env_inject", r.key("env_inject"), "OpenShell restores no variables")
 	}
 }
 
-// top is the beginning of the policy.
-func (r *renderer) top() policy.Position {
-	if s := r.policy.Sources(); len(s) > 0 {
-		return policy.Position{File: s[0].Name, Line: 1, Column: 1}
+// key is the position of a key, or the beginning of the policy where no file has it.
+func (r *renderer) key(name string) policy.Position {
+	if at, ok := r.policy.Key(name); ok {
+		return at
 	}
-	return policy.Position{}
+	return policy.Top(r.policy)
 }
 
 // commands are held only if every command runs.
@@ -171,7 +194,7 @@ func (r *renderer) commands() {
 		r.lose("commands", rule.Name, rule.Pos, reason)
 	}
 	if d == nil || *d != policy.Allow {
-		r.lose("commands", "the default of command_rules", r.top(), reason)
+		r.lose("commands", "the default of command_rules", r.key("defaults"), reason)
 	}
 }
 
@@ -217,12 +240,12 @@ func (r *renderer) baseline() {
 	const reason = "OpenShell lets each sandbox with network policies %s %s"
 	for _, path := range baselineRead {
 		if level(p, path) < reads {
-			r.lose("baseline_files", path, r.top(), fmt.Sprintf(reason, "read", path))
+			r.lose("baseline_files", path, policy.Top(r.policy), fmt.Sprintf(reason, "read", path))
 		}
 	}
 	for _, path := range baselineWrite {
 		if level(p, path) < writes && !slices.Contains(p.ReadOnly, path) {
-			r.lose("baseline_files", path, r.top(), fmt.Sprintf(reason, "write", path))
+			r.lose("baseline_files", path, policy.Top(r.policy), fmt.Sprintf(reason, "write", path))
 		}
 	}
 }

@@ -55,20 +55,20 @@ func (r *renderer) files() {
 	d := r.policy.Defaults()
 	for _, e := range []*policy.Effect{d.FileRead, d.FileWrite} {
 		if e != nil && *e != policy.Deny {
-			r.fail(r.top(), "defaults: OpenShell denies files that no rule names", "write file: deny in defaults, and rules that allow")
+			r.fail(r.key("defaults"), "defaults: OpenShell denies files that no rule names", "write file: deny in defaults, and rules that allow")
 		}
 	}
-	r.lose("file_metadata", "attributes of files", r.top(), "owners and modes alone decide about them in OpenShell")
+	r.lose("file_metadata", "attributes of files", policy.Top(r.policy), "owners and modes alone decide about them in OpenShell")
 	f := &fileRenderer{renderer: r, rules: policy.New(policy.Definition{Rules: [policy.GroupCount][]*policy.Rule{
 		policy.GroupFile: r.permitted(policy.GroupFile),
 	}})}
 	f.tree("/", nothing)
 	p := r.out.Policy
 	if slices.Contains(p.ReadWrite, "/") {
-		r.fail(r.top(), "OpenShell refuses a policy that allows to write everything", "name the directories that are written")
+		r.fail(policy.Top(r.policy), "OpenShell refuses a policy that allows to write everything", "name the directories that are written")
 	}
 	if n := len(p.ReadOnly) + len(p.ReadWrite); n > maxPaths {
-		r.fail(r.top(), fmt.Sprintf("the file rules need %d paths, and OpenShell has %d", n, maxPaths), "write fewer, larger trees")
+		r.fail(policy.Top(r.policy), fmt.Sprintf("the file rules need %d paths, and OpenShell has %d", n, maxPaths), "write fewer, larger trees")
 	}
 	for _, rule := range f.rules.Rules(policy.GroupFile) {
 		if !slices.ContainsFunc(r.out.Rows, func(x Row) bool { return x.Pos == rule.Pos }) {
@@ -216,12 +216,14 @@ func (f *fileRenderer) patterns(dir string) {
 // give writes one path.
 func (f *fileRenderer) give(name string, rights int) {
 	if len(name) > maxPathLength || path.Clean(name) != name {
-		f.fail(f.top(), fmt.Sprintf("OpenShell has no path %q", name), "write a shorter one")
+		f.fail(policy.Top(f.policy), fmt.Sprintf("OpenShell has no path %q", name), "write a shorter one")
 		return
 	}
+	into := &f.out.Policy.ReadOnly
 	if rights == writes {
-		f.out.Policy.ReadWrite = append(f.out.Policy.ReadWrite, name)
-	} else {
-		f.out.Policy.ReadOnly = append(f.out.Policy.ReadOnly, name)
+		into = &f.out.Policy.ReadWrite
+	}
+	if !slices.Contains(*into, name) { // a tree within another one may be met twice
+		*into = append(*into, name)
 	}
 }

@@ -43,7 +43,7 @@ type networkRenderer struct {
 // that match a request count together: sandbox-policy.rego.
 func (r *renderer) network() {
 	if d := r.policy.Defaults().Network; d != nil && *d != policy.Deny {
-		r.fail(r.top(), "defaults: OpenShell denies hosts that no rule names", "write network: deny in defaults, and rules that allow")
+		r.fail(r.key("defaults"), "defaults: OpenShell denies hosts that no rule names", "write network: deny in defaults, and rules that allow")
 	}
 	n := &networkRenderer{renderer: r}
 	for _, rule := range r.permitted(policy.GroupNetwork) {

@@ -17,12 +17,15 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
+// inSandbox are the variables of policies in a sandbox.
+var inSandbox = map[string]string{
+	"WORKSPACE": "/sandbox/workspace", "PROJECT_ROOT": "/sandbox/workspace", "GIT_ROOT": "/sandbox/workspace",
+	"HOME": "/sandbox", "TMPDIR": "/tmp",
+}
+
 func loaded(t *testing.T, text string) *policy.Policy {
 	t.Helper()
-	p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte(text)}, syntax.Options{Vars: map[string]string{
-		"WORKSPACE": "/sandbox/workspace", "PROJECT_ROOT": "/sandbox/workspace", "GIT_ROOT": "/sandbox/workspace",
-		"HOME": "/sandbox", "TMPDIR": "/tmp",
-	}})
+	p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte(text)}, syntax.Options{Vars: inSandbox})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
@@ -111,7 +114,7 @@ func TestWhatOpenShellCannotHoldIsRejected(t *testing.T) {
 			if c.word == "" {
 				return
 			}
-			if !strings.Contains(problems[at].Hint, "--without "+c.word) {
+			if !strings.Contains(problems[at].Hint, "give up "+c.word) {
 				t.Errorf("the hint is %q", problems[at].Hint)
 			}
 			r, problems = Render(p, append(all, c.word))
@@ -143,7 +146,7 @@ func TestRulesAboutOneHostAreCompared(t *testing.T) {
   - {name: b, domains: ['x.a.example'], ports: [443], decision: allow}`, "p.yaml:5:5: b: a (p.yaml:4:5) denies some of its HTTP requests"},
 	} {
 		p := loaded(t, "version: 1\nname: x\nnetwork_rules:"+c.rules+"\n")
-		r, problems := Render(p, strings.Split(words(), ", "))
+		r, problems := Render(p, Words())
 		if r != nil || !strings.Contains(problems.Error(), c.want) {
 			t.Errorf("%s: %v", c.name, problems)
 		}
@@ -161,7 +164,7 @@ func TestThePackagedPolicyForContainersIsRendered(t *testing.T) {
 	_, problems := Render(p, without)
 	var hints []string
 	for _, x := range problems {
-		hints = append(hints, strings.TrimPrefix(x.Hint, "take it out, or render with --without "))
+		hints = append(hints, strings.TrimPrefix(x.Hint, "take it out, or give up "))
 	}
 	want := []string{"file_parts", "file_operations", "file_operations", "file_operations", "loopback"}
 	if !slices.Equal(hints, want) {
@@ -175,6 +178,64 @@ func TestThePackagedPolicyForContainersIsRendered(t *testing.T) {
 		if got := level(r.Policy, name); got != want {
 			t.Errorf("%s has the rights %d, not %d", name, got, want)
 		}
+	}
+}
+
+// TestWhatIsNeededIsEnough: with all words of Needed a policy is rendered, or what remains cannot be given up.
+func TestWhatIsNeededIsEnough(t *testing.T) {
+	packs, err := filepath.Glob("../../packaging/policies/*.yaml")
+	if err != nil || len(packs) == 0 {
+		t.Fatal(packs, err)
+	}
+	for _, name := range append(packs, "../../test/platforms/openshell/policy.yaml") {
+		if strings.HasSuffix(name, "_test.yaml") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := syntax.Load(policy.Source{Name: name, Data: text}, syntax.Options{ReadFile: os.ReadFile, Vars: inSandbox})
+		if err != nil {
+			t.Fatal(err)
+		}
+		words, whole := Needed(p, []string{"commands"})
+		r, problems := Render(p, words)
+		if whole != (r != nil) {
+			t.Errorf("%s: enough: %v, %v", name, whole, problems)
+		}
+		for _, x := range problems {
+			if strings.Contains(x.Hint, "give up") {
+				t.Errorf("%s: %v is not among %v", name, x, words)
+			}
+		}
+		if r == nil {
+			continue
+		}
+		if !slices.Equal(words, r.Without) {
+			t.Errorf("%s: %v is needed, and %v is given up", name, words, r.Without)
+		}
+		for _, list := range [][]string{r.Policy.ReadOnly, r.Policy.ReadWrite} {
+			if sorted := slices.Sorted(slices.Values(list)); len(slices.Compact(sorted)) != len(list) {
+				t.Errorf("%s: a path is there twice: %q", name, list)
+			}
+		}
+	}
+}
+
+// TestTheCommandOfThePageRenders compares the words of doc/platforms/openshell.md for plain.yaml with what it needs.
+func TestTheCommandOfThePageRenders(t *testing.T) {
+	page, err := os.ReadFile("../../doc/platforms/openshell.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../packaging/policies/plain.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words, whole := Needed(loaded(t, string(text)), nil)
+	if want := "--without \\\n        " + strings.Join(words, ",") + " >openshell.yaml\n"; !whole || !strings.Contains(string(page), want) {
+		t.Errorf("the page has no %q", want)
 	}
 }
 
@@ -345,6 +406,32 @@ func TestThePageNamesAllGuarantees(t *testing.T) {
 	for _, g := range Guarantees() {
 		if !strings.Contains(string(page), "| `"+g.Word+"` | "+g.Meaning+" |\n") {
 			t.Errorf("the page has no row for %s: %s", g.Word, g.Meaning)
+		}
+	}
+}
+
+// TestAProblemIsWhereItsKeyIs has a policy behind the rules that a run adds, and one that it extends.
+func TestAProblemIsWhereItsKeyIs(t *testing.T) {
+	files := map[string]string{
+		"p.yaml":    "version: 1\nname: p\nextends: [base.yaml]\nenv_inject: {A: b}\n",
+		"base.yaml": "version: 1\nname: base\nenv_policy: {allow: [A]}\nenv_inject: {C: d}\ndefaults: {network: allow}\n",
+	}
+	first := policy.Source{Name: "agentctl-run.yaml", Data: []byte("version: 1\nname: run\nextends: [p.yaml]\n" +
+		"file_rules: [{name: own, paths: [/sandbox], operations: [delete], decision: deny}]\n")}
+	read := func(name string) ([]byte, error) { return []byte(files[name]), nil }
+	p, err := syntax.Load(first, syntax.Options{Vars: inSandbox, ReadFile: read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, problems := Render(p, nil)
+	var got []string
+	for _, x := range problems {
+		got = append(got, x.Pos.String()+" "+strings.SplitN(x.Message, ":", 2)[0])
+	}
+	for _, want := range []string{"p.yaml:4:1 env_inject", "base.yaml:3:1 env_policy", "base.yaml:5:1 the default of command_rules",
+		"base.yaml:5:1 defaults", "p.yaml:1:1 attributes of files"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("no problem %s in\n%s", want, strings.Join(got, "\n"))
 		}
 	}
 }

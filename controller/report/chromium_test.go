@@ -1,59 +1,21 @@
 package report
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"agentsh/controller"
 	"agentsh/controller/record"
 	"agentsh/internal/testenv"
 )
-
-// chromium is the path of the browser that 'make report-check' installs.
-// Without it the test is skipped, but 'make report-check' fails.
-func chromium(t *testing.T) string {
-	t.Helper()
-	testenv.Asked(t, "REPORT_CHECK", "report-check")
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// browse loads an address in Chromium with further arguments. It returns the
-// standard output and the log.
-func browse(t *testing.T, address string, more ...string) (dom, log string) {
-	t.Helper()
-	args := append([]string{
-		"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
-		"--disable-sync",
-		"--disable-component-update", "--disable-default-apps", "--hide-scrollbars", "--enable-logging=stderr", "--v=0",
-		"--user-data-dir=" + t.TempDir(),
-	}, append(more, address)...)
-	cmd := exec.Command(chromium(t), args...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LANG=C.UTF-8", "DBUS_SESSION_BUS_ADDRESS=disabled:"}
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.WaitDelay = time.Second // its child processes may hold the pipes open
-	watchdog := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
-	defer watchdog.Stop()
-	if err := cmd.Run(); err != nil && out.Len() == 0 {
-		t.Fatalf("chromium: %v\n%s", err, errs.String())
-	}
-	return out.String(), errs.String()
-}
 
 // served serves a page and records every request.
 type served struct {
@@ -95,13 +57,13 @@ var browsers = []string{"GET /page", "GET /favicon.ico", "GET /time/1/current", 
 var trouble = regexp.MustCompile(`(?m)^.*(CONSOLE|Content Security Policy|Refused to).*$`)
 
 func TestABrowserShowsThePageAndLoadsNothing(t *testing.T) {
-	chromium(t)
+	testenv.Browser(t)
 	for _, status := range kinds {
 		t.Run(status, func(t *testing.T) {
 			page, _ := pages(t, example(t, status))
 			// Every host name resolves to the test's server, which records the requests.
 			s := serve(t, page)
-			dom, log := browse(t, s.URL+"/page", "--dump-dom", "--host-resolver-rules=MAP * "+strings.TrimPrefix(s.URL, "http://"))
+			dom, log := testenv.Browse(t, s.URL+"/page", "--dump-dom", "--host-resolver-rules=MAP * "+strings.TrimPrefix(s.URL, "http://"))
 			for _, said := range trouble.FindAllString(log, -1) {
 				t.Errorf("the console says %s", said)
 			}
@@ -133,7 +95,7 @@ func TestTheBrowserTestDetectsBrokenPages(t *testing.T) {
 	page, _ := pages(t, example(t, controller.StatusDone))
 	page = strings.Replace(page, "</body>", `<script>document.body.append("ran")</script><img src="/image.png"></body>`, 1)
 	s := serve(t, page)
-	dom, log := browse(t, s.URL+"/page", "--dump-dom")
+	dom, log := testenv.Browse(t, s.URL+"/page", "--dump-dom")
 	if n := len(trouble.FindAllString(log, -1)); n < 2 {
 		t.Errorf("the console told of %d refusals\n%s", n, log)
 	}
@@ -150,7 +112,7 @@ func TestTheBrowserTestDetectsBrokenPages(t *testing.T) {
 // TestAPageFitsItsWindow measures the page at several widths: no element may
 // extend beyond the window. With SCREENSHOTS=DIR it saves screenshots in DIR.
 func TestAPageFitsItsWindow(t *testing.T) {
-	chromium(t)
+	testenv.Browser(t)
 	page, _ := pages(t, example(t, controller.StatusDone))
 	// The page is measured by a script, which its content security policy forbids.
 	policy := regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`).FindString(page)
@@ -166,7 +128,7 @@ func TestAPageFitsItsWindow(t *testing.T) {
 				} else {
 					args = append(args, "--blink-settings=preferredColorScheme=1")
 				}
-				dom, _ := browse(t, serve(t, measured).URL+"/page", append(args, "--dump-dom")...)
+				dom, _ := testenv.Browse(t, serve(t, measured).URL+"/page", append(args, "--dump-dom")...)
 				var needs, has int
 				title := regexp.MustCompile(`<title>width (\d+) of (\d+)</title>`).FindStringSubmatch(dom)
 				if title == nil {
@@ -177,7 +139,7 @@ func TestAPageFitsItsWindow(t *testing.T) {
 				}
 				if dir := os.Getenv("SCREENSHOTS"); dir != "" {
 					args[0] = fmt.Sprintf("--window-size=%d,4200", width)
-					browse(t, serve(t, page).URL+"/page", append(args, "--screenshot="+filepath.Join(dir, name+".png"))...)
+					testenv.Browse(t, serve(t, page).URL+"/page", append(args, "--screenshot="+filepath.Join(dir, name+".png"))...)
 				}
 			})
 		}

@@ -151,11 +151,14 @@ func claudeSettingsOf(in Invocation) ([]byte, error) {
 	}
 	settings := map[string]any{"disableAllHooks": false, "hooks": hooks}
 	if len(in.Servers) > 0 { // otherwise the first calls of their tools may come before the servers are there
-		settings["env"] = map[string]string{"MCP_CONNECTION_NONBLOCKING": "0"}
+		settings["env"] = claudeWaits
 	}
 	data, err := json.MarshalIndent(settings, "", "  ")
 	return append(data, '\n'), err
 }
+
+// claudeWaits has the program wait a minute for its servers. It waits 5 seconds of its own, or none, and begins without their tools.
+var claudeWaits = map[string]string{"MCP_CONNECTION_NONBLOCKING": "0", "MCP_CONNECT_TIMEOUT_MS": "60000", "MCP_TIMEOUT": "60000"}
 
 // hookElse turns every failure of a hook into a denial. The program would
 // otherwise allow the call after any other status, such as that of a hook that

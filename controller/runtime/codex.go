@@ -85,7 +85,7 @@ func (c codex) Command(in Invocation) (Command, error) {
 			args[i] = tomlString(a)
 		}
 		settings = append(settings, "mcp_servers."+s.Name+"={command="+tomlString(s.Argv[0])+", args=["+strings.Join(args, ", ")+
-			"], startup_timeout_sec=60, tool_timeout_sec=86400}")
+			"], required=true, startup_timeout_sec=60, tool_timeout_sec=86400}") // it would begin without a server that is late
 	}
 	if in.Effort != "" {
 		settings = append(settings, "model_reasoning_effort="+tomlString(in.Effort))

@@ -19,7 +19,7 @@ const tokenVariable = "AGENTSH_TOOLS_TOKEN"
 
 // Model implements [Outsider].
 func (codex) Model() Model {
-	return Model{Keys: []string{"OPENAI_API_KEY", "CODEX_API_KEY"}, URLs: []string{"OPENAI_BASE_URL"}, Hosts: []string{"api.openai.com:443"}}
+	return Model{Keys: []string{"OPENAI_API_KEY", "CODEX_API_KEY"}, Hosts: []string{"api.openai.com:443"}}
 }
 
 // CheckOutside implements [Outsider].
@@ -76,9 +76,10 @@ func (c codex) Outside(in Invocation, p Place) (Outside, error) {
 		settings = append(settings, codexProvider...)
 	}
 	settings = append(settings, "developer_instructions="+tomlString(text), "project_doc_max_bytes=0",
+		"project_root_markers=[]", // else settings and skills of directories above, up to one with .git
 		"model_catalog_json="+tomlString(catalog.Dest),
 		"mcp_servers."+ToolServer+"={url="+tomlString(p.URL)+", bearer_token_env_var="+tomlString(tokenVariable)+
-			", startup_timeout_sec=60, tool_timeout_sec=86400}")
+			", required=true, startup_timeout_sec=60, tool_timeout_sec=86400}") // it would begin without tools that are late
 	hooks, err := codexHooks(in)
 	if err != nil {
 		return Outside{}, err

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"agentsh/controller/sandbox"
@@ -34,8 +36,7 @@ type Questioner interface {
 // Model says how a program reaches its model.
 type Model struct {
 	Keys  []string // variables with credentials
-	URLs  []string // variables with the address of the model's API
-	Hosts []string // of the API where no such variable is set, as host:port
+	Hosts []string // of the API where no variable names another one, as host:port
 	Any   bool     // the program may be any: it starts other programs
 }
 
@@ -127,7 +128,6 @@ func (command) Outside(in Invocation, p Place) (Outside, error) {
 func (claude) Model() Model {
 	return Model{
 		Keys:  []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"},
-		URLs:  []string{"ANTHROPIC_BASE_URL"},
 		Hosts: []string{"api.anthropic.com:443"},
 	}
 }
@@ -186,9 +186,11 @@ func (c claude) Outside(in Invocation, p Place) (Outside, error) {
 		"CLAUDE_CONFIG_DIR="+config,
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
 		"DISABLE_AUTOUPDATER=1",
-		"MCP_TIMEOUT=60000",         // milliseconds, to connect to the tools
 		"MCP_TOOL_TIMEOUT=86400000", // exec has a time limit of its own
 	)
+	for _, name := range slices.Sorted(maps.Keys(claudeWaits)) {
+		env = append(env, name+"="+claudeWaits[name])
+	}
 	out := Outside{
 		Files: []File{
 			tools,

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -47,6 +48,41 @@ func TestModelsOfCodexHaveNoToolsOfIt(t *testing.T) {
 	for _, bad := range []string{"", "[]", `{"models":[]}`, `{"models":[1]}`} {
 		if _, err := (codex{}).catalog([]byte(bad)); err == nil {
 			t.Errorf("%q is a catalog", bad)
+		}
+	}
+}
+
+// TestProgramsWaitForTheirTools has Claude Code and Codex begin when their servers are there: on a busy machine they began without
+// tools, and their model saw none.
+func TestProgramsWaitForTheirTools(t *testing.T) {
+	in := Invocation{Agent: "fixer", Text: "Do it.", Iteration: 1}
+	in.Servers = []Server{{Name: "notes", Argv: []string{"/opt/notes"}}}
+	place := Place{Dir: "/place", URL: "http://127.0.0.1:1/mcp", Token: "t", Answer: []byte(`{"models":[{"slug":"m"}]}`)}
+	outside, err := claude{}.Outside(in, place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, err := claudeSettingsOf(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"MCP_CONNECTION_NONBLOCKING": "0", "MCP_CONNECT_TIMEOUT_MS": "60000", "MCP_TIMEOUT": "60000"} {
+		setting := `"` + name + `": "` + want + `"`
+		if !slices.Contains(outside.Command.Env, name+"="+want) || !strings.Contains(string(inside), setting) {
+			t.Errorf("%s is not %s: %s\n%s", name, want, outside.Command.Env, inside)
+		}
+	}
+	there, err := codex{}.Outside(in, place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := codex{}.Command(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, argv := range [][]string{there.Command.Argv, here.Argv} {
+		if line := strings.Join(argv, " "); !strings.Contains(line, "required=true, startup_timeout_sec=60") {
+			t.Error(line)
 		}
 	}
 }

@@ -40,7 +40,7 @@ type Backend interface {
 type Chooser interface {
 	Backend
 	// Choose makes the backend of a name, with the place at an address, which may have a
-	// key.
+	// key. Without a name it is the backend itself, unless the operator gave an address.
 	Choose(name, address, keyFile string) (Backend, error)
 }
 
@@ -50,6 +50,13 @@ type Puller interface {
 	Backend
 	// Pull finds the image of a name, and gets it if it is missing.
 	Pull(ctx context.Context, name string) (Image, error)
+}
+
+// HostPuller is a [Puller] whose images are directories of this host, which a command line may name.
+type HostPuller interface {
+	Puller
+	// OfHost does nothing.
+	OfHost()
 }
 
 // Image is an image of a [Puller].
@@ -161,6 +168,25 @@ type Swapper interface {
 	// Has reports whether the place has the values of a provider already, so that none are needed here.
 	Has(provider string) bool
 }
+
+// SpecChecker is a backend that knows without its place what is wrong with a specification.
+type SpecChecker interface {
+	Backend
+	// CheckSpec returns what [Backend.Check] refuses whatever the place answers: somebody must write something else.
+	CheckSpec(s Spec) error
+}
+
+// KeyError is what is wrong with the value of one key of a harness.
+type KeyError struct {
+	Key string // with dots, as container.memory_mb
+	Err error
+}
+
+// Error begins with the key.
+func (e *KeyError) Error() string { return e.Key + ": " + e.Err.Error() }
+
+// Unwrap is the cause.
+func (e *KeyError) Unwrap() error { return e.Err }
 
 // Mount is a directory or a file of the engine's machine, or a volume, in a container.
 type Mount struct {

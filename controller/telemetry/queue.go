@@ -189,35 +189,38 @@ func (q *queue) note(items []item, spans bool, rejected int64, err error) {
 	q.change()
 }
 
-// try sends a request. It is sent again if the collector cannot be reached or asks for it, unless
-// somebody waits for the end.
+// try sends a request. It is sent again if the collector cannot be reached or asks for it. Once somebody waits for the
+// end it is sent a last time.
 func (q *queue) try(signal string, export func(context.Context) error) (rejected int64, err error) {
 	began := time.Now()
 	for delay := retryFirst; ; delay = min(2*delay, retryMost) {
 		q.mu.Lock()
-		q.busy = began
+		last := q.urgent
+		q.busy = time.Now()
 		q.mu.Unlock()
 		rejected, err = q.client.post(q.ctx, signal, export)
-		q.mu.Lock()
-		urgent := q.urgent
-		q.mu.Unlock()
 		var a *again
-		if !errors.As(err, &a) || urgent || time.Since(began) > retryTime || !q.pause(max(delay, a.after)) {
+		if !errors.As(err, &a) || last || time.Since(began) > retryTime || !q.pause(max(delay, a.after)) {
 			return rejected, err
 		}
 	}
 }
 
-// pause waits before a request is sent again. It returns false if somebody waits for the end.
+// pause waits before a request is sent again, not longer than until somebody waits for the end. It returns false if
+// the export has ended.
 func (q *queue) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	for {
 		q.mu.Lock()
+		q.busy = time.Time{}
 		urgent, changed := q.urgent, q.changed
 		q.mu.Unlock()
-		if urgent || q.ctx.Err() != nil {
+		switch {
+		case q.ctx.Err() != nil:
 			return false
+		case urgent:
+			return true
 		}
 		select {
 		case <-t.C:

@@ -291,6 +291,20 @@ func TestACollectorThatHangsSlowsNothing(t *testing.T) {
 	})
 }
 
+// fiveEvents begins a run with five events.
+func fiveEvents(t *testing.T, c *collector) (*Exporter, controller.Observer) {
+	t.Helper()
+	e, err := New(Config{URL: c.URL + "/base"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := e.Observe(controller.Result{RunID: "r", Started: noon}, controller.Member{})
+	for _, event := range many(5) {
+		o.Event(event)
+	}
+	return e, o
+}
+
 // A collector that has too much to do, or was away, gets everything later.
 func TestWhatWasRefusedForAMomentIsSentAgain(t *testing.T) {
 	var calls atomic.Int32
@@ -308,19 +322,35 @@ func TestWhatWasRefusedForAMomentIsSentAgain(t *testing.T) {
 		once.Do(func() { close(sent) })
 		return false
 	})
-	e, err := New(Config{URL: c.URL + "/base"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := e.Observe(controller.Result{RunID: "r", Started: noon}, controller.Member{})
-	for _, event := range many(5) {
-		o.Event(event)
-	}
+	e, o := fiveEvents(t, c)
 	<-sent
 	if said := o.End(controller.Result{Ended: noon}); said.Sent != 6 || said.NotSent != 0 || said.Error != "" {
 		t.Errorf("the result says %+v", said)
 	}
 	e.Close()
+}
+
+// What waits for another attempt at the end is sent at once, whatever the collector has asked for.
+func TestACollectorThatIsBackAtTheEndGetsWhatWaits(t *testing.T) {
+	refused := make(chan struct{})
+	var once sync.Once
+	c := newCollector(t, func(w http.ResponseWriter, _ *http.Request) (first bool) {
+		once.Do(func() {
+			first = true
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			close(refused)
+		})
+		return first
+	})
+	e, o := fiveEvents(t, c)
+	<-refused
+	if said := o.End(controller.Result{Ended: noon}); said.Sent != 6 || said.NotSent != 0 || said.Error != "" {
+		t.Errorf("the result says %+v", said)
+	}
+	if sum := e.Close(); sum.Sent != 6 || sum.String() != "" {
+		t.Errorf("the summary says %+v", sum)
+	}
 }
 
 // delivered waits until nothing waits.

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"agentsh/internal/rpcid"
 )
 
 // Limits of clients over HTTP. Each connection has at most one request, so a session without one is left to close.
@@ -85,15 +88,85 @@ func received(next http.Handler, held *arguments) http.Handler {
 		_ = control.SetReadDeadline(time.Time{}) // as above
 		held.release(size - len(data))
 		size = len(data)
+		id := rpcid.Find(data)
+		why := exactID(id)
+		if begins := bytes.TrimLeft(data, " \t\r\n"); len(begins) > 0 && begins[0] == '[' {
+			id, why = nil, errList
+		}
+		if why != nil {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write(refusal(id, why)) // to a client that may have gone
+			return
+		}
 		r.Body = io.NopCloser(bytes.NewReader(data))
 		next.ServeHTTP(w, r)
 	})
+}
+
+// errList refuses a list of messages. The ids of its messages are not looked at.
+var errList = errors.New("lists of messages are refused: send each by itself")
+
+// errSessionEnded is the cause of the end of calls when their session ends.
+var errSessionEnded = errors.New("the session of this call has ended")
+
+// endings end the calls of sessions: the SDK waits for them when a session ends. A call has an ending if its session has an id.
+// They are safe for concurrent use.
+type endings struct {
+	mu    sync.Mutex
+	calls map[string]map[*context.CancelCauseFunc]bool // by the id of the session
+	over  map[string]int                               // sessions that end now
+}
+
+func newEndings() *endings {
+	return &endings{calls: map[string]map[*context.CancelCauseFunc]bool{}, over: map[string]int{}}
+}
+
+// begin begins a call of a session. end ends it; cancel is called before if the session ends.
+func (e *endings) begin(id string, cancel context.CancelCauseFunc) (end func()) {
+	if id == "" {
+		return func() {}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over[id] > 0 {
+		cancel(errSessionEnded)
+	}
+	if e.calls[id] == nil {
+		e.calls[id] = map[*context.CancelCauseFunc]bool{}
+	}
+	e.calls[id][&cancel] = true
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if delete(e.calls[id], &cancel); len(e.calls[id]) == 0 {
+			delete(e.calls, id)
+		}
+	}
+}
+
+// session ends the calls of a session, and those that begin until done is called.
+func (e *endings) session(id string) (done func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.over[id]++
+	for cancel := range e.calls[id] {
+		(*cancel)(errSessionEnded)
+	}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.over[id]--; e.over[id] == 0 {
+			delete(e.over, id)
+		}
+	}
 }
 
 // sessions bounds the sessions of a server. A client that does not end its own, as one that opens a session
 // for each call, has the oldest closed.
 type sessions struct {
 	server *mcp.Server
+	calls  *endings
 	most   int
 
 	mu   sync.Mutex
@@ -107,8 +180,8 @@ type use struct {
 	closed   bool
 }
 
-func newSessions(server *mcp.Server, most int) *sessions {
-	return &sessions{server: server, most: most, used: map[string]*use{}}
+func newSessions(server *mcp.Server, calls *endings, most int) *sessions {
+	return &sessions{server: server, calls: calls, most: most, used: map[string]*use{}}
 }
 
 // begin begins a request of a session. end ends it.
@@ -174,5 +247,8 @@ func (s *sessions) room() {
 		return
 	}
 	s.used[oldest].closed = true
-	go func() { _ = open[oldest].Close() }() // after its calls, whose client has gone; the error of the stream that ends
+	go func() { // ends soon: so do its calls, whose client has gone
+		defer s.calls.session(oldest)()
+		_ = open[oldest].Close() // the error of the stream that ends
+	}()
 }

@@ -252,7 +252,7 @@ func (t *Toolbox) run(ctx context.Context, one *command, req wire.ExecRequest, i
 	}
 	run()
 	if one.exit.Kind == wire.ExitSpawnFailed && one.exit.Code == 127 && script {
-		t.refused.Finish(req.ID) // nothing has run
+		t.refused.Finish(req.ID, one.exit) // nothing has run
 		req.ID, req.Argv[0] = "tool-"+rand.Text(), "sh"
 		t.refused.Begin(req.ID)
 		run()
@@ -269,7 +269,7 @@ func (t *Toolbox) run(ctx context.Context, one *command, req wire.ExecRequest, i
 	case one.err != nil && cause != nil:
 		one.err = cause
 	}
-	one.refusals = t.refused.Finish(req.ID)
+	one.refusals = t.refused.Finish(req.ID, one.exit)
 	if one.exit.Kind == wire.ExitDenied && len(one.refusals) == 0 {
 		one.refusals = []Refusal{ofExit(one.shown, one.exit)}
 	}

@@ -18,15 +18,15 @@ import (
 type History interface {
 	// Dir is the workspace in the sandbox: changes name files below it.
 	Dir() string
-	// Changes returns what differs since the sandbox was made, with the lines that changed
+	// Changes calls each with what differs since the sandbox was made, with the lines that changed
 	// where lines is set.
-	Changes(ctx context.Context, lines bool) ([]Change, error)
+	Changes(ctx context.Context, lines bool, each func(Change) error) error
 	// Create remembers the state now.
 	Create(ctx context.Context, name string) (wire.Checkpoint, error)
 	// List returns all states that are remembered, oldest first.
 	List(ctx context.Context) ([]wire.Checkpoint, error)
-	// Rollback goes back to a state, and returns what changed.
-	Rollback(ctx context.Context, id string) ([]wire.Change, error)
+	// Rollback goes back to a state, and calls each with what changed.
+	Rollback(ctx context.Context, id string, each func(wire.Change) error) error
 }
 
 // Change is a change of the workspace.
@@ -90,29 +90,45 @@ func (t *Toolbox) addHistory() {
 
 func (t *Toolbox) changes(ctx context.Context, _ call, in changesInput) (string, changesOutput, error) {
 	out := changesOutput{Workspace: t.cfg.History.Dir(), Changes: []changed{}}
-	list, err := t.cfg.History.Changes(ctx, in.Diff)
-	if err != nil {
+	var found shownChanges
+	if err := t.cfg.History.Changes(ctx, in.Diff, found.add); err != nil {
 		return "", out, err
 	}
 	if in.Diff {
-		if err := t.hide(ctx, list); err != nil {
+		if err := t.hide(ctx, found.list); err != nil {
 			return "", out, err
 		}
 	}
-	shown := out.add(list)
-	if len(list) == 0 {
+	shown := out.add(found)
+	if len(found.list) == 0 {
 		shown = "[nothing has changed]\n"
 	}
 	return shown, out, nil
 }
 
+// shownChanges are as many changes as a result shows. A sandbox may have a million of them, whose names are long.
+type shownChanges struct {
+	list []Change
+	size int  // bytes of names and lines
+	more bool // there are others
+}
+
+// add keeps a change if there is room.
+func (s *shownChanges) add(c Change) error {
+	s.size += len(c.Path) + len(c.From) + len(c.Diff)
+	s.more = s.more || len(s.list) == maxListed || s.size > maxRead && len(s.list) > 0
+	if !s.more {
+		s.list = append(s.list, c)
+	}
+	return nil
+}
+
 // add adds changes as far as there is room, and describes them for a model.
-func (o *changesOutput) add(list []Change) string {
+func (o *changesOutput) add(found shownChanges) string {
 	var b strings.Builder
-	for _, c := range list {
-		if len(o.Changes) == maxListed || b.Len()+len(c.Diff) > maxRead {
-			o.Truncated = true
-			b.WriteString("[there is more: use exec, as with 'git status' and 'git diff']\n")
+	for _, c := range found.list {
+		if b.Len()+len(c.Diff) > maxRead {
+			found.more = true
 			break
 		}
 		o.Changes = append(o.Changes, changed{
@@ -127,6 +143,9 @@ func (o *changesOutput) add(list []Change) string {
 			b.WriteString("  (binary)\n")
 		}
 		b.WriteString(c.Diff)
+	}
+	if o.Truncated = found.more; o.Truncated {
+		b.WriteString("[there is more: use exec, as with 'git status' and 'git diff']\n")
 	}
 	return b.String()
 }
@@ -219,15 +238,12 @@ func (t *Toolbox) rollback(ctx context.Context, _ call, in rollbackInput) (strin
 	if in.ID == "" {
 		return "", out, errors.New("write the id of a checkpoint: checkpoints lists them")
 	}
-	list, err := t.cfg.History.Rollback(ctx, in.ID)
+	var found shownChanges
+	err := t.cfg.History.Rollback(ctx, in.ID, func(c wire.Change) error { return found.add(Change{Change: c}) })
 	if err != nil {
 		return "", out, unknown(ctx, t.cfg.History, in.ID, err)
 	}
-	var changes []Change
-	for _, c := range list {
-		changes = append(changes, Change{Change: c})
-	}
-	return "the workspace is as at checkpoint " + text.Visible(in.ID) + "\n" + out.add(changes), out, nil
+	return "the workspace is as at checkpoint " + text.Visible(in.ID) + "\n" + out.add(found), out, nil
 }
 
 // unknown says of a rollback that failed whether there is no such checkpoint.

@@ -67,7 +67,7 @@ func Handler(t *Toolbox, token string) http.Handler { return handler(t, token, m
 // handler is [Handler] with at most so many sessions.
 func handler(t *Toolbox, token string, most int) http.Handler {
 	get, log := func(*http.Request) *mcp.Server { return t.server }, t.cfg.Log
-	open := newSessions(t.server, most)
+	open := newSessions(t.server, t.ended, most)
 	sessions := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{
 		Logger: log, MaxRequestBodyBytes: maxMessage, SessionTimeout: idleSession,
 	})
@@ -82,6 +82,9 @@ func handler(t *Toolbox, token string, most int) http.Handler {
 		}
 		if id := r.Header.Get("Mcp-Session-Id"); id != "" {
 			defer open.begin(id)()
+			if r.Method == http.MethodDelete {
+				defer t.ended.session(id)()
+			}
 		} else if r.Method == http.MethodPost {
 			open.room()
 		}

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"path"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 )
@@ -187,5 +189,72 @@ func TestNamesOfChangesComeInBatches(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%d names of %d", len(got), len(want))
+	}
+}
+
+// countedEvents counts how often events are read.
+type countedEvents struct {
+	sandbox.Executor
+	n atomic.Int32
+}
+
+func (c *countedEvents) Events(ctx context.Context, req wire.EventRequest, fn func(wire.Event) error) error {
+	c.n.Add(1)
+	return c.Executor.Events(ctx, req, fn)
+}
+
+// TestEventsAreReadWhereSomethingWasRefused runs commands to which nothing is refused, and commands to which a program, a file or
+// the command itself is.
+func TestEventsAreReadWhereSomethingWasRefused(t *testing.T) {
+	events := &countedEvents{Executor: openBox(t)}
+	box, err := New(context.Background(), Config{Program: "test", Version: "1", Sandbox: events, Dir: layout.Sandbox})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(box.Close)
+	client := connect(t, box)
+	refusals := func(argv ...string) string {
+		res, err := callExec(context.Background(), client, argv...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := json.Marshal(res.StructuredContent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out execOutput
+		if err := json.Unmarshal(data, &out); err != nil {
+			t.Fatal(err)
+		}
+		var list []string
+		for _, one := range out.Refusals {
+			list = append(list, one.What)
+		}
+		return strings.Join(list, "; ")
+	}
+	began := events.n.Load() // when the tools were made
+	for range maxQuiet {
+		if got := refusals("true"); got != "" {
+			t.Fatal(got)
+		}
+	}
+	if n := events.n.Load() - began; n != 0 {
+		t.Errorf("the events were read %d times for nothing", n)
+	}
+	refusals("true")
+	if n := events.n.Load() - began; n != 1 {
+		t.Errorf("after %d commands the events were read %d times", maxQuiet+1, n)
+	}
+	for _, tt := range []struct{ script, want string }{
+		{"/bin/kill -l; true", "/bin/kill -l"},
+		{"true; cat /etc/shadow", "/etc/shadow"},
+		{"mkdir /sandbox/claude-config", "/sandbox/claude-config"},
+	} {
+		if got := refusals("sh", "-c", tt.script); !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %q", tt.script, got)
+		}
+	}
+	if got := refusals("kill", "-l"); !strings.Contains(got, "kill -l") {
+		t.Errorf("kill: %q", got)
 	}
 }

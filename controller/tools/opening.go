@@ -34,6 +34,7 @@ func (t *Toolbox) Open(ctx context.Context, cfg Config) error {
 		cfg.History = noHistory{}
 	}
 	t.cfg.Sandbox, t.cfg.Dir, t.cfg.Env, t.cfg.Run, t.cfg.History = cfg.Sandbox, cfg.Dir, cfg.Env, cfg.Run, cfg.History
+	t.cfg.Turns = cfg.Turns
 	t.refused, t.life = refused, ctx
 	close(t.opening.done)
 	return nil
@@ -51,10 +52,12 @@ type noHistory struct{}
 var errNoHistory = errors.New("this sandbox remembers no states")
 
 func (noHistory) Dir() string                                                 { return "" }
-func (noHistory) Changes(context.Context, bool) ([]Change, error)             { return nil, errNoHistory }
+func (noHistory) Changes(context.Context, bool, func(Change) error) error     { return errNoHistory }
 func (noHistory) Create(context.Context, string) (c wire.Checkpoint, e error) { return c, errNoHistory }
 func (noHistory) List(context.Context) ([]wire.Checkpoint, error)             { return nil, errNoHistory }
-func (noHistory) Rollback(context.Context, string) ([]wire.Change, error)     { return nil, errNoHistory }
+func (noHistory) Rollback(context.Context, string, func(wire.Change) error) error {
+	return errNoHistory
+}
 
 // wait waits for the sandbox.
 func (o *opening) wait(ctx context.Context) error {

@@ -37,9 +37,10 @@ func (r Refusal) String() string {
 type Refused struct {
 	from sandbox.Executor
 
-	mu   sync.Mutex
-	next uint64                    // sequence number of the first event that was not read
-	of   map[string]*refusals.List // by the request id of the command
+	mu    sync.Mutex
+	next  uint64                    // sequence number of the first event that was not read
+	quiet int                       // commands without a refusal since the last reading
+	of    map[string]*refusals.List // by the request id of the command
 }
 
 // NewRefused collects refusals in a sandbox from now on. A sandbox that does not give its
@@ -83,16 +84,24 @@ const eventsWait = 10 * time.Second
 
 var errEventsWait = fmt.Errorf("no answer within %s", eventsWait)
 
+// maxQuiet is how many commands without a refusal may end before the events are read, so that the next reading is short.
+const maxQuiet = 100
+
 // Finish returns the refusals of a command that has ended. All of its events are written
 // when the supervisor reports the end.
-func (r *Refused) Finish(id string) []Refusal {
+func (r *Refused) Finish(id string, exit wire.Exit) []Refusal {
 	ctx, cancel := context.WithTimeout(context.Background(), eventsWait)
 	defer cancel()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err := r.read(ctx)
 	list := r.of[id]
-	delete(r.of, id)
+	defer delete(r.of, id)
+	if exit.NothingRefused && len(list.All) == 0 && r.quiet < maxQuiet {
+		r.quiet++
+		return nil
+	}
+	r.quiet = 0
+	err := r.read(ctx)
 	var out []Refusal
 	for _, one := range list.All[:min(len(list.All), refusals.MaxPrinted)] {
 		out = append(out, Refusal{

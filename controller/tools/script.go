@@ -90,7 +90,7 @@ func (t *Toolbox) script(ctx context.Context, text string, stdin io.Reader, limi
 	}
 	t.refused.Begin(req.ID)
 	exit, err := t.cfg.Sandbox.Run(ctx, req, wire.Streams{Stdin: stdin, Stdout: stopAt{out, cancel}, Stderr: quiet{said}})
-	refused := t.refused.Finish(req.ID)
+	refused := t.refused.Finish(req.ID, exit)
 	if out.cut {
 		return out, nil
 	}

@@ -11,21 +11,19 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// maxMessage bounds one message of a client, in bytes: two files of the largest size.
-const maxMessage = 2*maxFile + 1<<20
-
 // lastAnswers is how long a client may take to read the answers of its calls when the tools end. Their commands are ended
 // before. It is a variable for tests.
 var lastAnswers = 5 * time.Second
 
-// Serve serves one client over a stream, a message a line. It returns when the client has
-// closed its end, or ctx ends. Calls that still run are cancelled then, and answered with the cause of ctx; a client
+// Serve serves one client over a stream, a message a line. A line that is no message is answered with an error. Serve returns when the
+// client has closed its end, or ctx ends. Calls that still run are cancelled then, and answered with the cause of ctx; a client
 // that does not read the answers for a time keeps what writes to it until the process ends.
 func (t *Toolbox) Serve(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	reader, writer := &untilEnd{ReadCloser: in, ended: make(chan struct{})}, &countedAnswers{WriteCloser: out}
-	session, err := t.server.Connect(serving, &mcp.IOTransport{Reader: reader, Writer: writer, MaxLineLength: maxMessage}, nil)
+	writer := &countedAnswers{WriteCloser: out}
+	reader := newMessages(in, writer.aside)
+	session, err := t.server.Connect(serving, &mcp.IOTransport{Reader: reader, Writer: writer, MaxLineLength: -1}, nil) // reader bounds it
 	if err != nil {
 		return err
 	}
@@ -62,6 +60,7 @@ func (t *Toolbox) Serve(ctx context.Context, in io.ReadCloser, out io.WriteClose
 // countedAnswers counts the answers to a client.
 type countedAnswers struct {
 	io.WriteCloser
+	writing sync.Mutex // one line at a time
 
 	mu   sync.Mutex
 	left int           // answers that are expected
@@ -79,9 +78,18 @@ func (c *countedAnswers) expect(n int) <-chan struct{} {
 	return c.done
 }
 
+// aside writes a line that is no answer of the SDK. A client that has gone needs none.
+func (c *countedAnswers) aside(line []byte) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_, _ = c.WriteCloser.Write(line)
+}
+
 // Write writes one message, as the SDK does.
 func (c *countedAnswers) Write(p []byte) (int, error) {
+	c.writing.Lock()
 	n, err := c.WriteCloser.Write(p)
+	c.writing.Unlock()
 	if bytes.Contains(p[:min(len(p), 300)], []byte(`"method":`)) { // a notification or a request
 		return n, err
 	}
@@ -91,21 +99,6 @@ func (c *countedAnswers) Write(p []byte) (int, error) {
 		if c.left--; c.left == 0 {
 			close(c.done)
 		}
-	}
-	return n, err
-}
-
-// untilEnd says when its reader has ended.
-type untilEnd struct {
-	io.ReadCloser
-	ended chan struct{}
-	once  sync.Once
-}
-
-func (u *untilEnd) Read(p []byte) (int, error) {
-	n, err := u.ReadCloser.Read(p)
-	if err != nil {
-		u.once.Do(func() { close(u.ended) })
 	}
 	return n, err
 }

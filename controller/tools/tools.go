@@ -30,6 +30,7 @@ type Config struct {
 	Run              map[string]string // see [wire.ExecRequest]
 	History          History           // nil: the tools for it are missing
 	Log              *slog.Logger      // nil: nothing is logged
+	Turns            *Turns            // with other servers of the same files; nil: there are none
 }
 
 // Toolbox has the tools of one sandbox and the commands that they started. It is safe for
@@ -45,6 +46,7 @@ type Toolbox struct {
 	// arguments are those of each tool.
 	arguments map[string][]string
 	calls     gate
+	ended     *endings
 	life      context.Context // of the use of the sandbox; set before opening.done is closed
 	ctx       context.Context
 	end       context.CancelCauseFunc
@@ -79,7 +81,7 @@ func newToolbox(cfg Config) *Toolbox {
 	ctx, end := context.WithCancelCause(context.Background())
 	t := &Toolbox{
 		cfg: cfg, opening: &opening{done: make(chan struct{})}, ctx: ctx, end: end,
-		slots: make(chan struct{}, maxRunning), limits: newLimits(), arguments: map[string][]string{},
+		slots: make(chan struct{}, maxRunning), limits: newLimits(), ended: newEndings(), arguments: map[string][]string{},
 	}
 	t.server = mcp.NewServer(&mcp.Implementation{Name: cfg.Program, Version: cfg.Version}, &mcp.ServerOptions{
 		Instructions: instructions, Logger: cfg.Log, SetCacheable: private,
@@ -160,7 +162,7 @@ func closedBy(ctx context.Context) error {
 type tool struct {
 	name, title, description string
 	reads                    bool // changes nothing
-	writes                   bool // changes files, of which others may have read the former content: one at a time
+	writes                   bool // changes files, of which others may have read the former content: one at a time, see [Turns]
 	contents                 bool // holds the content of files: few at a time
 }
 
@@ -182,6 +184,7 @@ func add[In, Out any](t *Toolbox, about tool, handle func(context.Context, call,
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })()
+		defer t.ended.begin(req.Session.ID(), cancel)()
 		leave, err := t.limits.turn(ctx, about, len(req.Params.Arguments))
 		if err != nil {
 			var none Out
@@ -191,6 +194,14 @@ func add[In, Out any](t *Toolbox, about tool, handle func(context.Context, call,
 		if err := t.opening.wait(ctx); err != nil {
 			var none Out
 			return nil, none, err
+		}
+		if about.writes {
+			leave, err := t.cfg.Turns.take(ctx)
+			if err != nil {
+				var none Out
+				return nil, none, err
+			}
+			defer leave()
 		}
 		c := call{req: req, links: &[]mcp.Content{}}
 		text, out, err := handle(ctx, c, in)

@@ -1,12 +1,10 @@
 package webui
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,30 +14,10 @@ import (
 	"agentsh/internal/testenv"
 )
 
-// browse loads a page in Chromium and returns its document.
+// browse loads a page and lets its script work for four seconds of the browser's time.
 func browse(t *testing.T, address string, more ...string) (dom, log string) {
 	t.Helper()
-	testenv.Asked(t, "REPORT_CHECK", "report-check")
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := append([]string{
-		"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
-		"--disable-sync", "--disable-component-update", "--disable-default-apps", "--hide-scrollbars", "--enable-logging=stderr", "--v=0",
-		"--virtual-time-budget=4000", "--user-data-dir=" + t.TempDir(),
-	}, append(more, address)...)
-	cmd := exec.Command(path, args...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LANG=C.UTF-8", "DBUS_SESSION_BUS_ADDRESS=disabled:"}
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.WaitDelay = time.Second // its child processes may hold the pipes open
-	watchdog := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
-	defer watchdog.Stop()
-	if err := cmd.Run(); err != nil && out.Len() == 0 {
-		t.Fatalf("chromium: %v\n%s", err, errs.String())
-	}
-	return out.String(), errs.String()
+	return testenv.Browse(t, address, append([]string{"--virtual-time-budget=4000"}, more...)...)
 }
 
 // attacks are names and texts that run a script, or load something, where they become markup.

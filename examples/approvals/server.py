@@ -2,7 +2,7 @@
 
     server.py KEY_FILE PORT PROGRAM ...     allows commands whose program is one of these paths, as /usr/bin/make
 
-The path is that of the file. argv[0] is a text that a command chooses for itself.
+The path is that of the file. argv[0] is a text that a command chooses for itself. The port is printed; 0 is any free one.
 """
 import base64, hashlib, hmac, http.server, json, sys, time
 
@@ -31,4 +31,6 @@ class Approver(http.server.BaseHTTPRequestHandler):
         self.wfile.write(out)
 
 
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Approver).serve_forever()
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Approver)
+print(server.server_port, flush=True)
+server.serve_forever()

@@ -41,8 +41,7 @@ type Loop struct {
 
 	reader  atomic.Pointer[worker]
 	workers atomic.Int32
-	idle    atomic.Bool   // the watch sleeps
-	wake    chan struct{} // ends its sleep
+	timer   timer
 
 	mu   sync.Mutex
 	free []buffers
@@ -62,6 +61,7 @@ type buffers struct{ in, out []byte }
 type worker struct {
 	buffers
 	msg      message       // the present request if it is one of quickOps
+	prompt   int           // requests in turn that came at once
 	requests atomic.Uint64 // odd while the worker answers a request
 }
 
@@ -96,7 +96,6 @@ func New(fd int, config Config, opts *gofuse.MountOptions) (*Loop, error) {
 		fd:       fd,
 		config:   config,
 		protocol: gofuse.NewProtocolServer(config.Handler, opts),
-		wake:     make(chan struct{}, 1),
 		ended:    make(chan struct{}),
 	}
 	w, err := l.newWorker(opts.MaxWrite)
@@ -114,6 +113,9 @@ func New(fd int, config Config, opts *gofuse.MountOptions) (*Loop, error) {
 	l.offered = first.Flags64()
 	if err := l.answer(w, n); err != nil {
 		return nil, fmt.Errorf("answer the first request: %w", err)
+	}
+	if err := l.timer.open(); err != nil {
+		return nil, err
 	}
 	l.notices = l.tryNotice()
 	l.reader.Store(w)
@@ -150,18 +152,21 @@ func (l *Loop) Serve() {
 func (l *Loop) work(w *worker) {
 	defer l.drop(w)
 	for l.reader.Load() == w {
-		n, err := unix.Read(l.fd, w.in)
+		n, err := w.read(l.fd)
 		switch {
 		case err == nil && n >= int(unsafe.Sizeof(gofuse.InHeader{})):
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOENT): // ENOENT: the request was aborted
 			continue
 		default: // ENODEV: the mount has ended
-			l.end.Do(func() { close(l.ended) })
+			l.end.Do(func() {
+				close(l.ended)
+				l.timer.start() // the watch ends
+			})
 			return
 		}
 		w.requests.Add(1)
-		if l.idle.Load() && l.idle.CompareAndSwap(true, false) {
-			l.wake <- struct{}{}
+		if l.timer.stopped.Load() && l.timer.stopped.CompareAndSwap(true, false) {
+			l.timer.start()
 		}
 		l.callUsed((*gofuse.InHeader)(unsafe.Pointer(&w.in[0])))
 		_ = l.answer(w, n) // ENOENT: the caller has ended; ENODEV: the next read returns it too
@@ -186,7 +191,7 @@ func (l *Loop) answer(w *worker, n int) error {
 	if size == 0 {
 		return nil
 	}
-	if in := (*gofuse.InHeader)(unsafe.Pointer(&w.in[0])); observes(in.Opcode) {
+	if in := (*gofuse.InHeader)(unsafe.Pointer(&w.in[0])); observes(in.Opcode) && (!quick || in.Opcode != opGetXAttr) {
 		l.config.Observed(in)
 	}
 	_, err := unix.Write(l.fd, w.out[:size])
@@ -222,44 +227,6 @@ func (l *Loop) replace(w *worker) {
 		return
 	}
 	go l.work(next) // ends with the mount or the process
-}
-
-// watch replaces workers that block without a call of StepAside, for example on a disk
-// or a lock. It sleeps while no request arrives.
-func (l *Loop) watch() {
-	tick := time.NewTicker(watchPeriod)
-	defer tick.Stop()
-	var last *worker
-	var seen uint64
-	for {
-		select {
-		case <-tick.C:
-		case <-l.ended:
-			return
-		}
-		w := l.reader.Load()
-		now := w.requests.Load()
-		if w != last || now != seen {
-			last, seen = w, now
-			continue
-		}
-		if now%2 == 1 {
-			l.replace(w)
-			continue
-		}
-		tick.Stop()
-		l.idle.Store(true)
-		if w.requests.Load() != now && l.idle.CompareAndSwap(true, false) { // the request began before the worker could see that the watch sleeps
-			tick.Reset(watchPeriod)
-			continue
-		}
-		select {
-		case <-l.wake:
-		case <-l.ended:
-			return
-		}
-		tick.Reset(watchPeriod)
-	}
 }
 
 // drop frees or stores the buffers of a worker that ends.
@@ -315,9 +282,10 @@ func cached(opcode uint32) bool {
 
 // Opcodes of the kernel. See fuse_opcode in uapi/linux/fuse.h.
 const (
-	OpRead    = 15
-	opSetLkw  = 33
-	opHighest = 63
+	OpRead     = 15
+	opGetXAttr = 22 // a quick answer has nothing of the backing
+	opSetLkw   = 33
+	opHighest  = 63
 )
 
 // observes reports whether the answer to a request shows what is in the backing, or that

@@ -53,8 +53,9 @@ func playKernel(t *testing.T) (*kernelSide, *stub) {
 	l := &Loop{
 		fd: pair[1], config: Config{Handler: fs, Caching: (&sync.RWMutex{}).RLocker(), Observed: func(*gofuse.InHeader) {}},
 		protocol: gofuse.NewProtocolServer(fs, &gofuse.MountOptions{}),
-		wake:     make(chan struct{}, 1), ended: make(chan struct{}),
+		ended:    make(chan struct{}),
 	}
+	must(t, l.timer.open())
 	fs.loop = l
 	w, err := l.newWorker(4096)
 	must(t, err)
@@ -160,6 +161,7 @@ func TestTheFirstRequestOfOldKernels(t *testing.T) {
 		}
 		unix.Close(pair[0])
 		unix.Close(pair[1])
+		l.timer.file.Close()
 	}
 }
 

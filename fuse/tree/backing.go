@@ -18,8 +18,9 @@ const (
 // beneath its descriptor and follows no symbolic link, so a link that a command made
 // cannot lead the server out of the directory.
 type Backing struct {
-	FD  int  // O_PATH descriptor of the directory or file
-	Dir bool // false: the backing is one regular file
+	FD  int   // O_PATH descriptor of the directory or file
+	Dir bool  // false: the backing is one regular file
+	FS  int64 // type of its filesystem, see statfs(2)
 }
 
 // Entry is a name in an open directory: the argument pair of the *at calls.

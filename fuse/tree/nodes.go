@@ -49,6 +49,7 @@ const (
 	isUnsure                         // see [Host.Sure]
 	isDropped                        // see [Host.Drop]
 	isStale                          // [IO.Stale] of a file without handles
+	hasPages                         // see [Tree.Paged]
 	isYoung                          // its pages may be older than its attributes, see [Host.Differs]
 )
 
@@ -113,6 +114,7 @@ const (
 type nodes struct {
 	chunks     []*[chunkNodes]Node
 	used       int
+	begun      uint32 // nodes that have been in use; the first ones
 	generation uint32 // see decisions.go
 	unused     uint32 // first node that may be reused
 	seed       maphash.Seed
@@ -150,12 +152,8 @@ func (t *nodes) get(id uint64) *Node {
 
 // add creates a node and adds it to the table of inodes.
 func (t *nodes) add(key inode, kind uint32) *Node {
-	if t.unused == 0 {
-		t.grow()
-	}
-	n := t.at(t.unused)
-	n.id, t.unused = t.unused, n.nextName
-	n.key, n.kind, n.nextName = key, uint16(kind), 0
+	n := t.next()
+	n.key, n.kind = key, uint16(kind)
 	t.used++
 	if t.used > len(t.byInode) {
 		t.rehash()
@@ -164,15 +162,26 @@ func (t *nodes) add(key inode, kind uint32) *Node {
 	return n
 }
 
+// next returns a node that is not in use, with its number. New ones are used in their order, so
+// that memory of a chunk is touched when it is needed.
+func (t *nodes) next() *Node {
+	if id := t.unused; id != 0 {
+		n := t.at(id)
+		n.id, t.unused, n.nextName = id, n.nextName, 0
+		return n
+	}
+	if int(t.begun) == len(t.chunks)*chunkNodes {
+		t.grow()
+	}
+	t.begun++
+	n := t.at(t.begun)
+	n.id = t.begun
+	return n
+}
+
 // grow allocates further nodes.
 func (t *nodes) grow() {
-	chunk := &[chunkNodes]Node{}
-	first := uint32(len(t.chunks)*chunkNodes) + 1
-	t.chunks = append(t.chunks, chunk)
-	for i := range chunk[:chunkNodes-1] {
-		chunk[i].nextName = first + uint32(i) + 1
-	}
-	t.unused = first
+	t.chunks = append(t.chunks, &[chunkNodes]Node{})
 	if len(t.chunks) == manyNodes/chunkNodes {
 		debug.SetGCPercent(25) // the nodes are most of the heap, and little of it is garbage
 	}

@@ -80,16 +80,16 @@ func record(t *Tree, n *Node, now uint64, st *unix.Stat_t) {
 // Answer says how attributes that the kernel is about to be told relate to what it was
 // told before.
 type Answer struct {
-	Changed     bool // the kernel was told other attributes before: see [Host.Sure]
+	Changed     bool // the kernel was told other attributes before, and may ignore these: see [Host.Sure]
 	Passing     bool // the kernel must not keep these: a notice is on its way, or it was told newer ones meanwhile
 	NameWatched bool // a change of the name is noticed
 	Watched     bool // a change of the attributes is noticed
 }
 
-// Tell records that the kernel is about to be told the attributes st of n, as an entry
-// of parent. They were read after the moment at. parent is nil if the answer is about no
-// name.
-func (h Host) Tell(parent, n *Node, st *unix.Stat_t, at Moment) Answer {
+// Tell records that a thread is about to be told the attributes st of n, as an entry of
+// parent. They were read after the moment at. parent is nil if the answer is about no name.
+// The thread is 0 if it is not known.
+func (h Host) Tell(parent, n *Node, st *unix.Stat_t, at Moment, thread uint32) Answer {
 	t := h.t
 	now, young := fingerprint(st), h.young(st)
 	t.mu.Lock()
@@ -104,10 +104,12 @@ func (h Host) Tell(parent, n *Node, st *unix.Stat_t, at Moment) Answer {
 	case st.Nlink == 1 && n.Parent != nil: // a second name can be outside the watched directories
 		a.Watched = n.Parent.flags&isWatched != 0
 	}
+	alone := n.kind == unix.S_IFDIR && t.askers.alone(n.id, thread)
 	if a.Changed && outdated(t, at) {
 		a.Changed, a.Passing = false, true
 		return a
 	}
+	a.Changed = a.Changed && !alone
 	record(t, n, now, st)
 	if young {
 		n.flags |= isYoung
@@ -131,6 +133,8 @@ type Difference struct {
 	Outdated bool
 	// Directory: the node is one.
 	Directory bool
+	// Pages: the kernel may have pages of the file.
+	Pages bool
 }
 
 // Differs compares the attributes st of a file, which were read after the moment at, with
@@ -203,7 +207,7 @@ func (h Host) Drop(n *Node, st *unix.Stat_t, at Moment) Difference {
 	}
 	n.flags |= isDropped
 	notice(t, n)
-	return Difference{Differs: true, Tell: true, Directory: n.kind == unix.S_IFDIR}
+	return Difference{Differs: true, Tell: true, Directory: n.kind == unix.S_IFDIR, Pages: n.flags&hasPages != 0 || n.kind != unix.S_IFREG}
 }
 
 // Sure reports whether the kernel may have ignored an answer with changed attributes. The
@@ -218,6 +222,9 @@ func (h Host) Sure(id uint64) (ask bool) {
 		return false
 	}
 	n.flags &^= isUnsure
+	if n.kind == unix.S_IFDIR {
+		t.askers.none(n.id)
+	}
 	return true
 }
 

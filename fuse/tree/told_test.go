@@ -24,7 +24,7 @@ func TestOlderAttributesReplaceNoNewerOnes(t *testing.T) {
 	before, after := sized(10, time.Unix(100, 0)), sized(20, time.Unix(200, 0))
 	for late, tell := range map[string]func(h Host, n *Node, at Moment) (outdated, tells bool){
 		"an answer": func(h Host, n *Node, at Moment) (bool, bool) {
-			a := h.Tell(nil, n, before, at)
+			a := h.Tell(nil, n, before, at, 0)
 			return a.Passing, a.Changed
 		},
 		"a comparison at a read": func(h Host, n *Node, at Moment) (bool, bool) {
@@ -39,7 +39,7 @@ func TestOlderAttributesReplaceNoNewerOnes(t *testing.T) {
 		t.Run(late, func(t *testing.T) {
 			tr := New(dirAt(1))
 			n := tr.Adopt(tr.root, "f", before)
-			tr.Host.Tell(tr.root, n, before, tr.Host.Now())
+			tr.Host.Tell(tr.root, n, before, tr.Host.Now(), 0)
 			at := tr.Host.Now() // the host then changes the file, and a command opens it
 			if d := tr.Host.Differs(n, after, tr.Host.Now(), true); !d.Tell {
 				t.Fatalf("the open tells the kernel nothing: %+v", d)
@@ -64,7 +64,7 @@ func TestChangedAttributesAreNotKept(t *testing.T) {
 	h := tr.Host
 	n := tr.Adopt(tr.root, "f", sized(1, time.Unix(1, 0)))
 	kept := func(size int64) bool {
-		return !h.Tell(nil, n, sized(size, time.Unix(size, 0)), h.Now()).Passing
+		return !h.Tell(nil, n, sized(size, time.Unix(size, 0)), h.Now(), 0).Passing
 	}
 	if first, again := kept(1), kept(1); !first || !again {
 		t.Error("attributes that have not changed are not kept")
@@ -87,7 +87,7 @@ func TestTheKernelAsksAgainAfterChangedAttributes(t *testing.T) {
 	h := tr.Host
 	n := tr.Adopt(tr.root, "f", sized(1, time.Unix(1, 0)))
 	told := func(size int64) bool {
-		return h.Tell(nil, n, sized(size, time.Unix(size, 0)), h.Now()).Changed
+		return h.Tell(nil, n, sized(size, time.Unix(size, 0)), h.Now(), 0).Changed
 	}
 	if told(1) || h.Sure(n.ID()) {
 		t.Error("the kernel asks again after the first attributes")
@@ -112,9 +112,9 @@ func TestPagesOfAYoungFileAreDroppedWithoutANotice(t *testing.T) {
 		tr.CoarseTimes = true
 		h := tr.Host
 		n := tr.Adopt(tr.root, "f", sized(1, time.Unix(1, 0)))
-		h.Tell(nil, n, sized(1, time.Unix(1, 0)), h.Now())
+		h.Tell(nil, n, sized(1, time.Unix(1, 0)), h.Now(), 0)
 		young := sized(1, time.Now())
-		h.Tell(nil, n, young, h.Now())
+		h.Tell(nil, n, young, h.Now(), 0)
 		h.Sure(n.ID())
 		for range 2 {
 			if d := h.Differs(n, young, h.Now(), true); d != (Difference{Differs: true}) {
@@ -129,7 +129,7 @@ func TestPagesOfAYoungFileAreDroppedWithoutANotice(t *testing.T) {
 			t.Errorf("an event of a file that was young: %+v", d)
 		}
 		h.Noticed(n.ID())
-		h.Tell(nil, n, young, h.Now())
+		h.Tell(nil, n, young, h.Now(), 0)
 		if d := h.Differs(n, young, h.Now(), true); d != (Difference{}) {
 			t.Errorf("an open of an old file: %+v", d)
 		}
@@ -182,5 +182,61 @@ func TestEveryLostNameSettles(t *testing.T) {
 				t.Errorf("afterwards: %v", err)
 			}
 		})
+	}
+}
+
+// A thread applies an answer before it asks again. So no answer about a directory that only
+// one thread looks at is ignored, and the kernel keeps it at once.
+func TestADirectoryOfOneThreadIsAskedForOnce(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		kind    uint32
+		threads []uint32 // of the answers after the notice; each has other attributes
+		asks    bool     // after the last one
+	}{
+		{"one thread", unix.S_IFDIR, []uint32{7, 7, 7}, false},
+		{"another thread", unix.S_IFDIR, []uint32{7, 7, 8}, true},
+		{"both in turn", unix.S_IFDIR, []uint32{7, 8, 7}, true},
+		{"a thread that is not known", unix.S_IFDIR, []uint32{0, 0}, true},
+		{"between known answers", unix.S_IFDIR, []uint32{7, 0, 7}, true},
+		{"a file", unix.S_IFREG, []uint32{7, 7}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := unix.Stat_t{Ino: 1, Mode: unix.S_IFDIR}
+			tr := New(&root)
+			at := func(size int64) *unix.Stat_t { return &unix.Stat_t{Ino: 2, Mode: c.kind, Nlink: 1, Size: size} }
+			n := tr.Adopt(tr.root, "n", at(0))
+			tell := func(size int64, thread uint32) Answer { return tr.Host.Tell(nil, n, at(size), tr.Host.Now(), thread) }
+			tell(0, 7)
+			if a := tell(1, 7); !a.Changed || !a.Passing {
+				t.Errorf("the first change: %+v", a)
+			}
+			if !tr.Host.Sure(n.ID()) {
+				t.Error("no notice after the first change")
+			}
+			for i, thread := range c.threads {
+				a := tell(int64(i+2), thread)
+				if last := i == len(c.threads)-1; last && (a.Changed != c.asks || a.Passing != c.asks) {
+					t.Errorf("the last answer: %+v", a)
+				}
+			}
+		})
+	}
+}
+
+func TestTheKernelDropsPagesThatItMayHave(t *testing.T) {
+	root := unix.Stat_t{Ino: 1, Mode: unix.S_IFDIR}
+	tr := New(&root)
+	at := func(size int64) *unix.Stat_t { return &unix.Stat_t{Ino: 2, Mode: unix.S_IFREG, Nlink: 1, Size: size} }
+	n := tr.Adopt(tr.root, "n", at(0))
+	for i, pages := range []bool{false, true} {
+		if pages {
+			tr.Paged(n)
+		}
+		size := int64(2 * i)
+		tr.Host.Tell(nil, n, at(size), Latest, 0)
+		if d := tr.Host.Drop(n, at(size+1), tr.Host.Now()); !d.Tell || d.Pages != pages {
+			t.Errorf("pages %v: %+v", pages, d)
+		}
 	}
 }

@@ -34,6 +34,7 @@ type Tree struct {
 
 	settling map[uint64]int // names that were lost and that the kernel may still use, by node
 	absences absences
+	askers   askers
 
 	released func(id uint64, path string, removed bool) // see [Host.OnRelease]
 	lost     func(LostName)                             // see [Host.OnLost]
@@ -43,6 +44,7 @@ type Tree struct {
 func New(st *unix.Stat_t) *Tree {
 	t := &Tree{nodes: newNodes(), lost: func(LostName) {}}
 	t.Host = Host{t}
+	t.changes.Add(1) // the first moment is not 0
 	t.root = t.add(inodeOf(st), st.Mode&unix.S_IFMT)
 	t.root.lookups = 1
 	return t
@@ -213,6 +215,13 @@ func (t *Tree) Open(n *Node) *IO {
 	return &x.io
 }
 
+// Paged records that the kernel may have pages of n from now on.
+func (t *Tree) Paged(n *Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n.flags |= hasPages
+}
+
 // Close counts one handle less, after Open.
 func (t *Tree) Close(n *Node) {
 	t.mu.Lock()
@@ -301,6 +310,7 @@ func (t *Tree) release(n *Node) {
 	for _, l := range names {
 		t.detach(n, l)
 	}
+	delete(t.askers.threads, n.id)
 	t.remove(n)
 	for _, l := range names {
 		t.release(l.Parent)

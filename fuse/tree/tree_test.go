@@ -165,3 +165,32 @@ func TestTheLastGenerationCachesNothing(t *testing.T) {
 		t.Errorf("generation %d remembers", tr.generation)
 	}
 }
+
+// A mount begins with memory for many nodes. What no node was in yet is not written to, so that
+// an idle session does without.
+func TestNodesThatWereNeverUsedAreNotWrittenTo(t *testing.T) {
+	all := newNodes()
+	var used []*Node
+	for i := range uint64(chunkNodes) - 2 {
+		used = append(used, all.add(inode{1, i}, 0))
+	}
+	for _, n := range used {
+		all.remove(n)
+	}
+	for range used {
+		all.add(inode{2, uint64(all.used)}, 0)
+	}
+	if len(all.chunks) != 1 || all.used != chunkNodes-2 {
+		t.Fatalf("%d nodes in %d chunks", all.used, len(all.chunks))
+	}
+	for i, n := range all.chunks[0][chunkNodes-2:] {
+		if n != (Node{}) {
+			t.Errorf("node %d: %+v", chunkNodes-1+i, n)
+		}
+	}
+	for all.used < 2*chunkNodes {
+		if n := all.add(inode{3, uint64(all.used)}, 0); n.ID() != uint64(all.used) || all.get(n.ID()) != n {
+			t.Fatalf("node %d has the number %d", all.used, n.ID())
+		}
+	}
+}

@@ -23,11 +23,11 @@ const (
 var errNoGroup = errors.New("fanotify is not available")
 
 // mark watches the directory that fd is open at. The caller holds mu.
-func (w *Watcher) mark(d *directory, fd int) error {
-	if w.fan.file == nil {
+func (w *Watcher) mark(d *directory, fd int, fs unix.Fsid) error {
+	if w.fan.gate == nil {
 		return errNoGroup
 	}
-	handle, err := handleOf(fd)
+	handle, err := handleOf(fd, fs)
 	if err != nil {
 		return err
 	}
@@ -45,13 +45,9 @@ const (
 	onlyAsName = 0x200 // AT_HANDLE_FID, Linux 6.5: the handle need not be usable to open the file
 )
 
-// handleOf returns the identity by which events name the directory that fd is open at:
-// the id of the filesystem, the type and the bytes of the handle.
-func handleOf(fd int) (string, error) {
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return "", fmt.Errorf("statfs: %w", err)
-	}
+// handleOf returns the identity by which events name the directory that fd is open at, on
+// the filesystem fs: the id of the filesystem, the type and the bytes of the handle.
+func handleOf(fd int, fs unix.Fsid) (string, error) {
 	var h struct {
 		size, kind uint32
 		bytes      [maxHandle]byte
@@ -69,7 +65,7 @@ func handleOf(fd int) (string, error) {
 			return "", fmt.Errorf("name_to_handle_at: %w", errno)
 		}
 		id := make([]byte, 0, 16+maxHandle)
-		id = append(id, unsafe.Slice((*byte)(unsafe.Pointer(&fs.Fsid)), unsafe.Sizeof(fs.Fsid))...)
+		id = append(id, unsafe.Slice((*byte)(unsafe.Pointer(&fs)), unsafe.Sizeof(fs))...)
 		id = append(id, unsafe.Slice((*byte)(unsafe.Pointer(&h)), 8)...)
 		return string(append(id, h.bytes[:h.size]...)), nil
 	}

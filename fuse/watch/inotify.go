@@ -15,7 +15,7 @@ const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MODIFY | unix.IN_ATT
 
 // addInotify watches the directory that fd is open at. The caller holds mu.
 func (w *Watcher) addInotify(d *directory, fd int) error {
-	if w.ino.file == nil {
+	if w.ino.gate == nil {
 		if w.ended {
 			return os.ErrClosed
 		}
@@ -23,7 +23,9 @@ func (w *Watcher) addInotify(d *directory, fd int) error {
 		if err != nil {
 			return fmt.Errorf("inotify_init1: %w", err)
 		}
-		w.ino = queue{os.NewFile(uintptr(ino), "inotify"), ino, w.parseInotify, func(buf []byte) int { return len(buf) }}
+		if w.ino, err = newQueue(ino, w.parseInotify, func(buf []byte) int { return len(buf) }); err != nil {
+			return err
+		}
 		w.begin(w.ino)
 	}
 	watch, err := unix.InotifyAddWatch(w.ino.fd, "/proc/self/fd/"+strconv.Itoa(fd), watchMask)

@@ -39,6 +39,10 @@ func Watchable(fd int) error {
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return fmt.Errorf("statfs: %w", err)
 	}
+	return watchable(&fs)
+}
+
+func watchable(fs *unix.Statfs_t) error {
 	if !local(fs.Type) {
 		return fmt.Errorf("filesystem of type %#x: others may change it unseen", fs.Type)
 	}

@@ -8,6 +8,7 @@ package watch
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"sync"
@@ -95,15 +96,6 @@ type Watcher struct {
 	readers  sync.WaitGroup
 }
 
-// queue is a descriptor from which events are read. The file is nil if there is none.
-type queue struct {
-	file  *os.File
-	fd    int
-	parse func([]byte) (events []Event, lost bool)
-	// length returns how much of FIONREAD the events in a buffer are.
-	length func([]byte) int
-}
-
 // reading is locked while queues are read and their events are reported. It is taken before
 // Watcher.mu.
 type reading struct {
@@ -132,8 +124,9 @@ func New(c Config) *Watcher {
 		w.most = Share()
 	}
 	if fd, err := unix.FanotifyInit(groupFlags, unix.O_RDONLY); err == nil {
-		w.fan = queue{os.NewFile(uintptr(fd), "fanotify"), fd, w.parseFanotify, fanotifyLength}
-		w.begin(w.fan)
+		if w.fan, err = newQueue(fd, w.parseFanotify, fanotifyLength); err == nil {
+			w.begin(w.fan)
+		}
 	}
 	return w
 }
@@ -141,18 +134,19 @@ func New(c Config) *Watcher {
 // begin reads a queue from now on.
 func (w *Watcher) begin(q queue) {
 	if !w.config.OnDemand {
-		w.readers.Go(func() { w.follow(q.file) })
+		w.readers.Go(func() { w.follow(q) })
 	}
 }
 
-// follow reads all queues whenever that of f is not empty, until the watcher is closed.
-func (w *Watcher) follow(f *os.File) {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	for conn.Read(func(uintptr) bool { return w.drain(nil) }) == nil {
+// follow reads all queues when q has events, at most once in the time of gather, until the
+// watcher is closed.
+func (w *Watcher) follow(q queue) {
+	for q.wait() {
+		w.drain(nil)
 		<-time.After(gather)
+		if !q.arm() {
+			return
+		}
 	}
 }
 
@@ -161,8 +155,7 @@ func (w *Watcher) follow(f *os.File) {
 // waits for a goroutine that reports changes.
 func (w *Watcher) Drain(waits func()) { w.drain(waits) }
 
-// drain reports false if there was nothing to read.
-func (w *Watcher) drain(waits func()) bool {
+func (w *Watcher) drain(waits func()) {
 	if before := w.reading.begun.Load(); !w.reading.TryLock() {
 		if waits != nil {
 			waits()
@@ -170,24 +163,23 @@ func (w *Watcher) drain(waits func()) bool {
 		w.reading.Lock()
 		if waits != nil && w.reading.begun.Load() > before {
 			w.reading.Unlock() // another call has begun after this one, and has ended
-			return true
+			return
 		}
 	}
 	defer w.reading.Unlock()
 	w.reading.begun.Add(1)
 	w.mu.Lock()
-	queues, any := [...]queue{w.fan, w.ino}, w.ended
+	queues := [...]queue{w.fan, w.ino}
 	w.mu.Unlock()
 	for _, q := range queues {
-		if q.file != nil && w.drainQueue(q) {
-			any = true
+		if q.gate != nil {
+			w.drainQueue(q)
 		}
 	}
-	return any
 }
 
-// drainQueue reports the events that are in a queue now. It reports false if there are none.
-func (w *Watcher) drainQueue(q queue) (any bool) {
+// drainQueue reports the events that are in a queue now.
+func (w *Watcher) drainQueue(q queue) {
 	buf := w.reading.buf
 	for rest := -1; rest != 0; {
 		n, err := unix.Read(q.fd, buf)
@@ -195,9 +187,8 @@ func (w *Watcher) drainQueue(q queue) (any bool) {
 			continue
 		}
 		if err != nil || n <= 0 {
-			break
+			return
 		}
-		any = true
 		if rest < 0 && len(buf)-n <= longestEvent {
 			rest = queued(q.fd)
 		} else {
@@ -205,10 +196,9 @@ func (w *Watcher) drainQueue(q queue) (any bool) {
 		}
 		w.report(q.parse(buf[:n]))
 		if len(buf)-n > longestEvent {
-			break // the queue was empty then
+			return // the queue was empty then
 		}
 	}
-	return any
 }
 
 // queued returns the length of a queue in the units of the kernel.
@@ -238,8 +228,8 @@ func (w *Watcher) Close() {
 	w.mu.Unlock()
 	w.reading.Unlock()
 	for _, q := range queues {
-		if q.file != nil {
-			q.file.Close()
+		if q.gate != nil {
+			q.close()
 		}
 	}
 	w.readers.Wait()
@@ -259,7 +249,11 @@ var ErrFull = errors.New("the greatest number of directories is watched")
 // key. Changes are reported from the time when Add returns. An error says why the
 // directory cannot be watched.
 func (w *Watcher) Add(key uint64, fd int) (Mechanism, error) {
-	if err := Watchable(fd); err != nil {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return None, fmt.Errorf("statfs: %w", err)
+	}
+	if err := watchable(&fs); err != nil {
 		return None, err
 	}
 	w.mu.Lock()
@@ -271,7 +265,7 @@ func (w *Watcher) Add(key uint64, fd int) (Mechanism, error) {
 		return None, ErrFull
 	}
 	d := &directory{key: key}
-	how, err := Fanotify, w.mark(d, fd)
+	how, err := Fanotify, w.mark(d, fd, fs.Fsid)
 	if err != nil && !errors.Is(err, unix.ENOSPC) {
 		how, err = Inotify, w.addInotify(d, fd)
 	}
@@ -355,7 +349,7 @@ func (w *Watcher) drop(d *directory) {
 		return
 	}
 	delete(w.byWatch, d.watch)
-	if w.ino.file == nil {
+	if w.ino.gate == nil {
 		return // closed, and the watch with it
 	}
 	_, _ = unix.InotifyRmWatch(w.ino.fd, uint32(d.watch)) // fails if the directory was removed
@@ -392,17 +386,21 @@ func (w *Watcher) Release(id Identity, fd int) {
 
 // unmark removes the mark of a directory if fd is open at it.
 func (w *Watcher) unmark(handle string, fd int) bool {
-	if fd < 0 || w.fan.file == nil {
+	if fd < 0 || w.fan.gate == nil {
 		return false
 	}
-	have, err := handleOf(fd)
+	var fs unix.Statfs_t
+	if unix.Fstatfs(fd, &fs) != nil {
+		return false
+	}
+	have, err := handleOf(fd, fs.Fsid)
 	return err == nil && have == handle &&
 		unix.FanotifyMark(w.fan.fd, unix.FAN_MARK_REMOVE|markFlags, eventMask, fd, ".") == nil
 }
 
 // reset removes all marks and forgets all directories.
 func (w *Watcher) reset() {
-	if w.fan.file != nil {
+	if w.fan.gate != nil {
 		_ = unix.FanotifyMark(w.fan.fd, unix.FAN_MARK_FLUSH, 0, unix.AT_FDCWD, "") // removes what there is
 	}
 	for w.oldest != nil {

@@ -169,7 +169,7 @@ func TestChangesOfOthersAreReported(t *testing.T) {
 func withoutFanotify(w *Watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.fan.file.Close()
+	w.fan.close()
 	w.fan = queue{}
 }
 
@@ -346,5 +346,38 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A queue that fills while its events are gathered must not wake its reader again and again.
+func TestAQueueWakesItsReaderOnce(t *testing.T) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	must(t, err)
+	q, err := newQueue(fd, nil, nil)
+	must(t, err)
+	defer q.close()
+	dir := t.TempDir()
+	_, err = unix.InotifyAddWatch(fd, dir, unix.IN_CREATE)
+	must(t, err)
+	open := func() bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(q.gate.Fd()), Events: unix.POLLIN}}, 0)
+		must(t, err)
+		return n > 0
+	}
+	change := func(name string) { must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644)) }
+
+	if open() {
+		t.Error("the gate of an empty queue is open")
+	}
+	change("a")
+	if !open() || !opened(q.gate.Fd()) {
+		t.Error("the first event does not open the gate")
+	}
+	change("b")
+	if open() || opened(q.gate.Fd()) {
+		t.Error("an event opens the gate before it is armed")
+	}
+	if !q.arm() || !open() {
+		t.Error("an armed gate is closed though there are events")
 	}
 }

@@ -26,7 +26,7 @@ var errNoProgram = errors.New("is no program")
 // Find returns the path of an agentsh for an architecture (GOARCH). It tries
 // agentsh and agentsh-ARCH beside this program, then both in /usr/lib/agentsh,
 // then agentsh on the PATH. Otherwise the error is a [fs.ErrNotExist] that
-// names each path and why it was not used.
+// names each file that is there and why it was not used.
 func Find(arch string) (string, error) {
 	dirs := []string{layout.Library}
 	if self, err := os.Executable(); err == nil {
@@ -51,11 +51,12 @@ func find(arch string, dirs, path []string) (string, error) {
 		if err == nil {
 			return c, nil
 		}
-		if reason := c + ": " + cause(err).Error(); !slices.Contains(seen, reason) {
+		if reason := c + ": " + cause(err).Error(); !errors.Is(err, fs.ErrNotExist) && !slices.Contains(seen, reason) {
 			seen = append(seen, reason)
 		}
 	}
-	return "", fmt.Errorf("no agentsh for linux/%s: %w: looked at %s", arch, fs.ErrNotExist, strings.Join(seen, "; "))
+	where := fmt.Sprintf("looked for agentsh and agentsh-%s in %s, and for agentsh on the PATH", arch, strings.Join(dirs, " and "))
+	return "", fmt.Errorf("no agentsh for linux/%s: %w: %s", arch, fs.ErrNotExist, strings.Join(append([]string{where}, seen...), "; "))
 }
 
 // Check returns an error if a file is not an executable for an architecture

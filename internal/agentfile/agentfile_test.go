@@ -88,8 +88,11 @@ func TestNotFoundListsTheExistingNames(t *testing.T) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("error %v", err)
 	}
+	if strings.Contains(err.Error(), "no such file") {
+		t.Errorf("it lists what is not there: %v", err)
+	}
 	for _, want := range []string{
-		"no agentsh for linux/amd64", dir + "/bin/agentsh: is for arm64", dir + "/bin/agentsh-amd64: no such file or directory",
+		"no agentsh for linux/amd64", dir + "/bin/agentsh: is for arm64", "agentsh-amd64 in " + dir + "/bin and " + dir + "/lib,",
 		dir + "/lib/agentsh: is for EM_RISCV", dir + "/lib/agentsh-amd64: is no program", dir + "/path/agentsh: permission denied",
 	} {
 		if !strings.Contains(err.Error(), want) {

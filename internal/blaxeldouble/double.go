@@ -329,6 +329,8 @@ func (d *Double) create(w http.ResponseWriter, r *http.Request) {
 		failure(w, http.StatusBadRequest, "INVALID_NAME", "the name "+strconv.Quote(name))
 	case want.Spec.Region != Region:
 		failure(w, http.StatusBadRequest, "INVALID_REGION", "no region "+strconv.Quote(want.Spec.Region))
+	case want.Spec.Runtime.Memory < 512 || want.Spec.Runtime.Memory > 65536:
+		failure(w, http.StatusBadRequest, "INVALID_MEMORY", fmt.Sprintf("memory %d", want.Spec.Runtime.Memory))
 	case !d.images[want.Spec.Runtime.Image]:
 		failure(w, http.StatusBadRequest, "IMAGE_NOT_FOUND", "no image "+strconv.Quote(want.Spec.Runtime.Image))
 	case d.machines[name] != nil:

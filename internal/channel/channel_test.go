@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -317,6 +318,45 @@ func TestAClientThatGoesKillsItsCommands(t *testing.T) {
 	}
 	if exit, err := cmd.Wait(); err == nil || exit.Kind != wire.ExitLost {
 		t.Errorf("%+v %v", exit, err)
+	}
+}
+
+// cutting is a connection that can end within a packet.
+type cutting struct {
+	net.Conn
+	at atomic.Int64 // bytes of the next write that leave before the connection ends; negative: all
+}
+
+func (c *cutting) Write(p []byte) (int, error) {
+	at := c.at.Load()
+	if at < 0 {
+		return c.Conn.Write(p)
+	}
+	n, err := c.Conn.Write(p[:min(at, int64(len(p)))])
+	return n, errors.Join(err, c.Close())
+}
+
+func TestAClientThatGoesWithinAPacketHasDisconnected(t *testing.T) {
+	for _, at := range []int64{0, 1, 4, 5, 20, 35} {
+		server, conn := conns(t)
+		cut := &cutting{Conn: conn}
+		cut.at.Store(-1)
+		served := make(chan error, 1)
+		go func() {
+			served <- NewServer(server, ServerConfig{HostKey: hostKey, AuthorizedKey: clientPub, Handler: &handler{}}).Serve(context.Background())
+		}()
+		c, err := NewClient(context.Background(), cut, ClientConfig{Key: clientKey, HostKey: hostPub})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut.at.Store(at)
+		if _, err := c.Run(context.Background(), wire.ExecRequest{Argv: []string{"true"}}, wire.Streams{}); err == nil {
+			t.Errorf("%d bytes: the command has a result", at)
+		}
+		if err := <-served; err != nil {
+			t.Errorf("%d bytes: server: %v", at, err)
+		}
+		c.Close()
 	}
 }
 

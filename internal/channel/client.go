@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -184,6 +186,13 @@ func (c *Client) ended() bool {
 	case <-limit.C:
 		return false
 	}
+}
+
+// closedByPeer reports whether a connection has ended as it does with the process of the peer: err is why it ended. Otherwise the
+// connection failed: its bytes were changed, or no stream came back.
+func closedByPeer(err error) bool {
+	ends := []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE}
+	return err == nil || slices.ContainsFunc(ends, func(end error) bool { return errors.Is(err, end) })
 }
 
 // cause adds the reason for the end of the connection to an error that resulted from

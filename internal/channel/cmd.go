@@ -176,6 +176,7 @@ func (c *Cmd) Wait() (wire.Exit, error) {
 	if c.exit == nil || c.end == nil {
 		return c.lost()
 	}
+	c.exit.NothingRefused = c.end.Tree.NothingRefused
 	if c.out.n != c.end.Output.Stdout || c.errOut.n != c.end.Output.Stderr {
 		return *c.exit, fmt.Errorf("output cut off: %d of %d bytes of stdout and %d of %d of stderr arrived",
 			c.out.n, c.end.Output.Stdout, c.errOut.n, c.end.Output.Stderr)
@@ -194,8 +195,15 @@ func (c *Cmd) lost() (wire.Exit, error) {
 		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
 	}
 	exit := wire.CauseSupervisor.Exit(err.Error())
+	if !closedByPeer(c.client.Err()) {
+		exit.Hint = brokenHint
+	}
 	return exit, errors.New(exit.Message)
 }
+
+// brokenHint is the next step where a connection ended, and the supervisor may go on.
+const brokenHint = "see that the place of the sandbox can be reached, and that what leads there passes all bytes unchanged " +
+	"(no terminal, no text mode)"
 
 // Leftover returns the processes that the supervisor could not end. It is valid after
 // Wait.

@@ -183,6 +183,10 @@ func (p *plainSession) run(ctx context.Context, words []wire.ExecWords) {
 	exit, err := p.server.exec(ctx, req, wire.Streams{
 		Stdin: plainInput{p.ch}, Stdout: out, Stderr: errOut, Control: p.control,
 	})
+	if p.server.ending(ctx, exit, err) {
+		<-ctx.Done() // the connection ends with the sandbox
+		return
+	}
 	if message := plainMessage(words[0].Argv[len(words[0].Argv)-1], exit, err); message != "" {
 		end := "\n"
 		if p.tty != nil {
@@ -197,6 +201,12 @@ func (p *plainSession) run(ctx context.Context, words []wire.ExecWords) {
 		code = 125
 	}
 	_, _ = p.ch.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{uint32(code)}))
+}
+
+// ending reports whether a command has ended with the sandbox of a relay, as somebody asked for.
+func (s *Server) ending(ctx context.Context, exit wire.Exit, err error) bool {
+	lost := err != nil || exit.Cause != "" || exit.Kind == wire.ExitLost
+	return lost && s.relay != nil && s.relay.cfg.Ending != nil && (ctx.Err() != nil || s.relay.cfg.Ending())
 }
 
 // output returns a writer of a stream of a channel. What comes over a relay was gathered

@@ -34,7 +34,10 @@ type RelayConfig struct {
 	Note func(what string) error
 	// Stop is called when the client requests the end of the run. If Stop is nil, the
 	// request is refused.
-	Stop      func(force bool)
+	Stop func(force bool)
+	// Ending reports whether the sandbox is going to end because somebody asked for it; nil: it is not known.
+	// Who serves the client says so then, in place of what a command notices of it.
+	Ending    func() bool
 	Keepalive Keepalive
 }
 

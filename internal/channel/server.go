@@ -208,9 +208,9 @@ func (s *Server) Serve(ctx context.Context) error {
 }
 
 // disconnected reports whether an error means that the peer has disconnected, perhaps
-// with unread data.
+// with unread data or within a packet.
 func disconnected(err error) bool {
-	for _, end := range []error{nil, io.EOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+	for _, end := range []error{nil, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, end) {
 			return true
 		}

@@ -57,6 +57,16 @@ const (
 // GeneratedName is the file of [EnvDir] that holds env.sandbox of the harness.
 const GeneratedName = "generated.env"
 
+// RunPolicy and OwnPolicy name in positions the rules that a run of agentctl, and agentsh, put before a policy. There
+// are no such files.
+const (
+	RunPolicy = "agentctl-run.yaml"
+	OwnPolicy = "agentsh"
+)
+
+// BeforePolicy reports whether a source of a policy is rules that were put before it.
+func BeforePolicy(source string) bool { return source == RunPolicy || source == OwnPolicy }
+
 // ProjectPolicy is the policy of a project, below its root.
 const ProjectPolicy = ".agentsh/policy.yaml"
 

@@ -94,13 +94,18 @@ func (s State) ofContainer() bool {
 	return err == nil
 }
 
-// Make makes the directory for its owner only, if it is missing. It refuses one in
+// Make makes the directory for its owner only, if it is missing, and directories in it. It refuses one in
 // /var/tmp that somebody else has made.
-func (s State) Make() error {
-	if err := os.MkdirAll(string(s), 0o700); err != nil {
-		return fmt.Errorf("state directory: %w; set XDG_STATE_HOME to a directory that you may write", err)
+func (s State) Make(within ...string) error {
+	for _, dir := range append([]string{string(s)}, within...) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("state directory: %w; set XDG_STATE_HOME to a directory that you may write", err)
+		}
+		if err := s.check(); err != nil {
+			return err
+		}
 	}
-	return s.check()
+	return nil
 }
 
 // check refuses a directory in /var/tmp that another user can change.

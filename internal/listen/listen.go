@@ -1,14 +1,26 @@
 // Package listen provides a listener that survives the exhaustion of
-// descriptors or memory.
+// descriptors or memory, and listens at addresses that people write.
 package listen
 
 import (
+	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
 )
+
+// TCP listens at an IP address with a port. 0.0.0.0 is all addresses of IPv4, and none of
+// IPv6, which [net.Listen] adds. The caller closes the listener.
+func TCP(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
+	network := "tcp"
+	if at.Addr().Is4() {
+		network = "tcp4"
+	}
+	return (&net.ListenConfig{}).Listen(ctx, network, at.String())
+}
 
 // Sparing is a listener that stays usable when the process or the machine has
 // no descriptor or memory for one more connection. Accept then closes that

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,6 +26,21 @@ func TestMain(m *testing.M) {
 		return
 	}
 	os.Exit(m.Run())
+}
+
+// TestAnAddressOfIPv4IsNotOneOfIPv6 listens at all addresses of each kind.
+func TestAnAddressOfIPv4IsNotOneOfIPv6(t *testing.T) {
+	for _, tt := range []struct{ address, want string }{{"0.0.0.0:0", "0.0.0.0:"}, {"[::]:0", "[::]:"}, {"127.0.0.1:0", "127.0.0.1:"}} {
+		l, err := TCP(t.Context(), netip.MustParseAddrPort(tt.address))
+		if err != nil {
+			t.Errorf("%s: %v", tt.address, err)
+			continue
+		}
+		if at := l.Addr().String(); !strings.HasPrefix(at, tt.want) {
+			t.Errorf("%s listens at %s", tt.address, at)
+		}
+		_ = l.Close()
+	}
 }
 
 // child answers each connection with a line, keeps it until its client ends it,

@@ -76,7 +76,7 @@ func Listen(ctx context.Context, c Config, gather func() []*Family) (*Server, er
 		}
 		s.token = []byte("Bearer " + base64.StdEncoding.EncodeToString(secret))
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Address)
+	l, err := listen.TCP(ctx, netip.MustParseAddrPort(c.Address)) // Check has parsed it
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}

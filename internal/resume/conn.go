@@ -73,6 +73,39 @@ func (c *Conn) Close() error {
 	return nil
 }
 
+// CloseFor is Close, and tells the other end why. It tells it again over each stream until the other end has closed the connection too.
+func (c *Conn) CloseFor(reason string) {
+	c.mu.Lock()
+	if !c.closed {
+		c.reason = reason[:min(len(reason), maxReason)]
+	}
+	c.mu.Unlock()
+	_ = c.Close() // it may be closed
+}
+
+// Reason is why the other end closed the connection; empty: it has not, or did not say it.
+func (c *Conn) Reason() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.peerDone {
+		return ""
+	}
+	return c.said
+}
+
+// Wait returns when no further stream is of use: both ends have closed the connection, or it has failed. It fails when no stream
+// has begun for a time. One Wait is used for a connection.
+func (c *Conn) Wait(patience time.Duration) {
+	late := time.AfterFunc(patience, c.loseNow)
+	defer late.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.renew = func() { late.Reset(patience) }
+	for c.err == nil && (!c.peerDone || !c.closed) {
+		c.changed.Wait()
+	}
+}
+
 // LocalAddr implements [net.Conn].
 func (c *Conn) LocalAddr() net.Addr { return addr{} }
 

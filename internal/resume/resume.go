@@ -37,9 +37,10 @@ func NextToken(token, nonce []byte) []byte {
 
 // Types of frames. A frame is its type and a number of 8 bytes, big endian.
 const (
-	frameData  = 'd' // the number of bytes, which follow
-	frameAck   = 'a' // the number of bytes received since the beginning of the connection
-	frameClose = 'c' // the sender closed the connection
+	frameData   = 'd' // the number of bytes, which follow
+	frameAck    = 'a' // the number of bytes received since the beginning of the connection
+	frameReason = 'r' // the number of bytes of why the sender closed the connection, which follow
+	frameClose  = 'c' // the sender closed the connection
 )
 
 const (
@@ -47,6 +48,7 @@ const (
 	maxStored = 4 << 20   // bytes that are not acknowledged; more wait in Write
 	maxUnread = 1 << 20   // bytes that wait for Read; more wait in the stream
 	ackAfter  = 256 << 10 // received bytes after which an acknowledgement is due
+	maxReason = 16 << 10  // bytes of a reason
 )
 
 // Times of a stream.
@@ -86,8 +88,11 @@ type Conn struct {
 	pinging   bool   // an acknowledgement is due whatever was received
 	closed    bool   // by this end
 	closeSent bool   // over the stream in use
+	reason    string // why this end closed it
 	peerDone  bool   // the peer closed the connection
+	said      string // why the peer did
 	err       error  // the connection has failed
+	renew     func() // renews the patience of Wait; nil: nobody waits
 
 	read, write deadline
 }
@@ -124,6 +129,13 @@ func (c *Conn) Silent() bool {
 	return c.got == 0
 }
 
+// Moved is the number of bytes that have arrived at either end.
+func (c *Conn) Moved() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.got + c.base
+}
+
 // Carry uses a stream until it ends. It returns true if the connection is over: it was
 // closed by both ends, or has failed. The caller closes the stream. An earlier stream is
 // no longer used.
@@ -137,6 +149,7 @@ func (c *Conn) Carry(s io.ReadWriteCloser) (over bool) {
 		}
 		return c.over()
 	}
+	c.begun(s)
 	var sending sync.WaitGroup
 	sending.Go(func() { c.send(s) })
 	tick := time.NewTicker(pingInterval)
@@ -197,11 +210,20 @@ func (c *Conn) take(s io.Closer) (got uint64) {
 		c.changed.Wait()
 	}
 	c.stream, c.unused, c.closeSent, c.acked = s, false, false, c.got
-	if c.lost != nil {
+	return c.got
+}
+
+// begun ends the time without a stream. A stream that ends before both numbers are exchanged is none.
+func (c *Conn) begun(s io.Closer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stream == s && c.lost != nil {
 		c.lost.Stop()
 		c.lost = nil
 	}
-	return c.got
+	if c.renew != nil {
+		c.renew()
+	}
 }
 
 // leave gives the stream up after an error.
@@ -292,6 +314,10 @@ func (c *Conn) next(s io.Closer, frame []byte) []byte {
 		case c.closed && !c.closeSent:
 			c.closeSent = true
 			c.changed.Broadcast()
+			if c.reason != "" {
+				frame = binary.BigEndian.AppendUint64(append(frame, frameReason), uint64(len(c.reason)))
+				frame = append(frame, c.reason...)
+			}
 			return binary.BigEndian.AppendUint64(append(frame, frameClose), 0)
 		}
 		c.changed.Wait()
@@ -323,6 +349,16 @@ func (c *Conn) receive(in io.Reader, watch *time.Timer) error {
 			if err := c.awaitClose(watch); err != nil {
 				return err
 			}
+		case frameReason:
+			if n > maxReason {
+				return fmt.Errorf("%w: a reason of %d bytes", errProtocol, n)
+			}
+			if _, err := io.ReadFull(in, data[:n]); err != nil {
+				return err
+			}
+			c.mu.Lock()
+			c.said = string(data[:n])
+			c.mu.Unlock()
 		case frameData:
 			if n == 0 || n > maxData {
 				return fmt.Errorf("%w: a frame of %d bytes", errProtocol, n)

@@ -171,6 +171,72 @@ func TestTheEndSurvivesBrokenStreams(t *testing.T) {
 	}
 }
 
+// TestWhyAnEndClosedArrives has the accepting end say it over streams that break, and wait until the other end knows.
+func TestWhyAnEndClosedArrives(t *testing.T) {
+	for at := range 60 {
+		e := connect(time.Hour, func(n int) int { return 40 + (7*n+at)%61 })
+		if said := e.dialer.Reason(); said != "" {
+			t.Fatalf("%q before the end", said)
+		}
+		e.acceptor.CloseFor("no room")
+		if _, err := e.dialer.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		if said := e.dialer.Reason(); said != "no room" {
+			t.Fatalf("it said %q", said)
+		}
+		if err := e.dialer.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-e.done
+		if e.dialer.Reason() != "no room" || e.acceptor.Reason() != "" {
+			t.Fatalf("%q, %q", e.dialer.Reason(), e.acceptor.Reason())
+		}
+		e.acceptor.Fail(ErrLost) // its peer is over, and may not have told it
+		e.acceptor.Wait(time.Hour)
+	}
+	long := New(make([]byte, TokenSize), time.Hour, false)
+	long.CloseFor(string(noise(1, maxReason+1)))
+	if len(long.reason) != maxReason {
+		t.Errorf("a reason of %d bytes", len(long.reason))
+	}
+	long.Fail(ErrLost)
+}
+
+// Where streams are slow to come back, all of them together may take longer than an end is waited for.
+func TestEachStreamRenewsThePatienceOfAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		token := bytes.Repeat([]byte{7}, TokenSize)
+		dialer, acceptor := New(token, time.Hour, true), New(token, time.Hour, false)
+		acceptor.CloseFor("no room")
+		waited := make(chan struct{})
+		go func() {
+			acceptor.Wait(10 * time.Second)
+			close(waited)
+		}()
+		for range 6 { // both ends begin, and the reason is cut
+			a, b := net.Pipe()
+			go func() { _ = acceptor.Carry(&limited{Conn: b, left: 8}) }()
+			dialer.Carry(a)
+			_ = a.Close()
+			select {
+			case <-waited:
+				t.Fatal("it waits no more")
+			case <-time.After(8 * time.Second): // of the bubble
+			}
+		}
+		a, b := net.Pipe()
+		began := time.Now()
+		go func() { _ = acceptor.Carry(b) }()
+		go func() { _ = dialer.Carry(a) }() // it does not close the connection
+		<-waited
+		if took := time.Since(began); took != 10*time.Second || dialer.Reason() != "no room" {
+			t.Errorf("after %s, %q", took, dialer.Reason())
+		}
+		dialer.Fail(ErrLost)
+	})
+}
+
 func TestAWriterWaitsForItsReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := connect(time.Hour, func(int) int { return 1 << 30 })
@@ -209,6 +275,32 @@ func TestAConnectionWithoutAStreamIsLostAfterItsLease(t *testing.T) {
 		}
 		if _, err := c.Write(make([]byte, 1)); !errors.Is(err, ErrLost) {
 			t.Error(err)
+		}
+	})
+}
+
+// TestStreamsThatNeverBeginAreNone has a peer that leaves each stream before its first byte.
+func TestStreamsThatNeverBeginAreNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, dials := range []bool{true, false} {
+			c := New(make([]byte, TokenSize), time.Minute, dials)
+			begun := time.Now()
+			for over := false; !over && time.Since(begun) < time.Hour; <-time.After(time.Second) {
+				a, b := net.Pipe()
+				go func() {
+					_, _ = io.CopyN(io.Discard, b, TokenSize+8)
+					_ = b.Close()
+				}()
+				if !dials {
+					_ = b.Close()
+				}
+				over = c.Carry(a)
+				_ = a.Close()
+			}
+			if d := time.Since(begun); d > time.Minute+2*time.Second {
+				t.Errorf("dials: %v: lost after %s", dials, d)
+			}
+			c.Fail(ErrLost)
 		}
 	})
 }
@@ -262,6 +354,7 @@ func TestAPeerThatAcknowledgesWhatWasNotSentEndsTheConnection(t *testing.T) {
 		"later":            "\x00\x00\x00\x00\x00\x00\x00\x00a\x00\x00\x00\x00\x00\x00\x00\x09",
 		"a huge frame":     "\x00\x00\x00\x00\x00\x00\x00\x00d\xff\x00\x00\x00\x00\x00\x00\x09",
 		"an empty frame":   "\x00\x00\x00\x00\x00\x00\x00\x00d\x00\x00\x00\x00\x00\x00\x00\x00",
+		"a huge reason":    "\x00\x00\x00\x00\x00\x00\x00\x00r\x00\x00\x00\x00\x00\x01\x00\x00",
 		"an unknown frame": "\x00\x00\x00\x00\x00\x00\x00\x00?\x00\x00\x00\x00\x00\x00\x00\x00",
 	} {
 		c := New(make([]byte, TokenSize), time.Hour, true)

@@ -51,6 +51,7 @@ type Checkpoints struct {
 	workspace string
 	root      *os.File
 	lock      *os.File
+	added     map[string]int64 // bytes of content that the checkpoint in the making has stored
 }
 
 // currentFormat is the [Checkpoint.Format] of new checkpoints.
@@ -174,9 +175,15 @@ func (c *Checkpoints) read(id string, entries bool) (Checkpoint, *listing, error
 	}
 }
 
+// maxName limits the name of a checkpoint, in bytes.
+const maxName = 1000
+
 // Create creates a checkpoint. It calls freeze after it has stored the content
-// of most files.
+// of most files. A checkpoint that fails stores nothing.
 func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one Checkpoint, err error) {
+	if len(name) > maxName {
+		return one, fmt.Errorf("the name of a checkpoint has %d bytes: at most %d", len(name), maxName)
+	}
 	if id, err := c.unfinished(); err != nil || id != "" {
 		return one, errors.Join(err, c.unfinishedError(id))
 	}
@@ -184,6 +191,9 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 	if err != nil {
 		return one, err
 	}
+	c.added = map[string]int64{}
+	needed := &listing{}
+	defer func() { err = errors.Join(err, c.dropAdded(needed)) }()
 	known := &listing{}
 	next := 1
 	if len(list) > 0 {
@@ -193,12 +203,11 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 			return one, err
 		}
 	}
-	var stored int64
 	err = syncAt(int(c.root.Fd())) // all at once: flush finds little to do
 	if err != nil {
 		return one, fmt.Errorf("checkpoint: %w", err)
 	}
-	first, err := c.store(known, &stored, false)
+	first, err := c.store(known, false)
 	if err != nil {
 		return one, fmt.Errorf("checkpoint: %w", err)
 	}
@@ -206,7 +215,7 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 	if err != nil {
 		return one, err
 	}
-	second, err := c.store(first, &stored, true)
+	second, err := c.store(first, true)
 	err = errors.Join(err, frozen.check())
 	if released := frozen.Release(nil); err == nil {
 		err = released
@@ -220,7 +229,6 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 		Time:      second.at,
 		Workspace: c.workspace,
 		Files:     len(second.entries),
-		Stored:    stored,
 		Xattrs:    true,
 		Format:    currentFormat,
 	}
@@ -232,47 +240,74 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 			one.LeftOut = append(one.LeftOut, string(e.Path))
 		}
 	}
+	for sum := range second.digests() {
+		one.Stored += c.added[sum]
+	}
 	if err := c.write(one, second); err != nil {
 		return one, fmt.Errorf("checkpoint: %w", err)
 	}
-	return one, nil
+	needed = second
+	return one, c.syncDir()
+}
+
+// dropAdded removes content that was stored for a checkpoint which does not need it: the
+// checkpoint failed, or a file changed while it was read.
+func (c *Checkpoints) dropAdded(by *listing) error {
+	needed := by.digests()
+	for sum := range c.added {
+		if needed[sum] {
+			continue
+		}
+		if err := removeIfThere(c.object(sum)); err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+	}
+	c.added = nil
+	return nil
 }
 
 // store stores the content of every file that changed since known. With whole
 // it reads a file until two readings agree, where its times do not show every
-// change.
-func (c *Checkpoints) store(known *listing, stored *int64, whole bool) (*listing, error) {
+// change. Without, a file that changes while it is read is left for later.
+func (c *Checkpoints) store(known *listing, whole bool) (*listing, error) {
 	old := known.byPath()
+	read := func(dir int, name string, e *Entry, r reading) error {
+		err := readStable(dir, name, e, r)
+		if whole {
+			return err
+		}
+		return unlessBusy(err)
+	}
 	return scan(c.root, func(dir int, name string, e *Entry, dated bool) error {
-		r := reading{digest: func(f *os.File) (string, error) { return c.add(f, stored) }, flush: dated, twice: whole && !dated}
+		r := reading{digest: c.add, flush: dated, twice: whole && !dated, once: !whole}
 		was := old[string(e.Path)]
 		if was == nil || known.format != currentFormat || was.SHA256 == "" || len(was.Link) > 0 || was.inode() != e.inode() {
-			return readStable(dir, name, e, r)
+			return read(dir, name, e, r)
 		}
 		if dated && e.untouched(was, known.at) {
 			e.SHA256, e.Xattrs = was.SHA256, was.Xattrs
 			return nil
 		}
 		if r.first = was.SHA256; !dated {
-			r.digest = func(f *os.File) (string, error) { return c.addOther(f, was.SHA256, stored) }
+			r.digest = func(f *os.File) (string, error) { return c.addOther(f, was.SHA256) }
 		}
-		return readStable(dir, name, e, r)
+		return read(dir, name, e, r)
 	})
 }
 
 // addOther stores the content of a file unless it has the known digest.
-func (c *Checkpoints) addOther(f *os.File, known string, stored *int64) (string, error) {
+func (c *Checkpoints) addOther(f *os.File, known string) (string, error) {
 	if sum, err := digest(f); err != nil || sum == known {
 		return sum, err
 	}
-	return c.add(f, stored)
+	return c.add(f)
 }
 
 // object returns the path of stored content.
 func (c *Checkpoints) object(sum string) string { return filepath.Join(c.dir, objectsName, sum) }
 
 // add stores the content of a file, if it is new, and returns its digest.
-func (c *Checkpoints) add(f *os.File, stored *int64) (sum string, err error) {
+func (c *Checkpoints) add(f *os.File) (sum string, err error) {
 	temp, err := os.OpenFile(filepath.Join(c.dir, objectsName, beneath.TempName()), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return "", err
@@ -290,8 +325,11 @@ func (c *Checkpoints) add(f *os.File, stored *int64) (sum string, err error) {
 	if _, err := os.Lstat(c.object(sum)); err == nil {
 		return sum, nil
 	}
-	*stored += data
-	return sum, os.Rename(temp.Name(), c.object(sum))
+	if err := os.Rename(temp.Name(), c.object(sum)); err != nil {
+		return "", err
+	}
+	c.added[sum] = data
+	return sum, nil
 }
 
 func removeIfThere(name string) error {
@@ -325,7 +363,7 @@ func (c *Checkpoints) write(one Checkpoint, l *listing) error {
 	if err != nil {
 		return errors.Join(err, removeIfThere(temp.Name()))
 	}
-	return c.syncDir()
+	return nil
 }
 
 func (c *Checkpoints) syncDir() error {

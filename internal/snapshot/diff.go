@@ -77,7 +77,7 @@ func (c *Checkpoints) look(known *listing) (*listing, error) {
 		if known.format != currentFormat && was != nil && was.Size == e.Size {
 			r.digest = plainDigest
 		}
-		return readStable(dir, name, e, r)
+		return unlessBusy(readStable(dir, name, e, r)) // then it differs
 	})
 	if err == nil {
 		l.format = known.format

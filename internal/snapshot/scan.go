@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -14,6 +15,11 @@ import (
 
 // maxEntries limits the files of one checkpoint.
 const maxEntries = 2_000_000
+
+// maxNames limits the bytes of what a listing holds besides: paths, targets of
+// links and attributes. A deep tree has more of them than names: each path
+// repeats those above it.
+const maxNames = 128 << 20
 
 // maxReadings limits how often a file that changes meanwhile is read again.
 const maxReadings = 5
@@ -106,6 +112,17 @@ func (l *listing) byPath() map[string]*Entry {
 	return out
 }
 
+// digests are those of all files.
+func (l *listing) digests() map[string]bool {
+	out := map[string]bool{}
+	for i := range l.entries {
+		if sum := l.entries[i].SHA256; sum != "" {
+			out[sum] = true
+		}
+	}
+	return out
+}
+
 // look sets the digest of a regular file. dated is true if the times of the
 // file show every change; writes through mappings count once it was flushed.
 type look func(dir int, name string, e *Entry, dated bool) error
@@ -171,6 +188,23 @@ type scanner struct {
 	links   map[beneath.Inode]int // entries of files with several names
 	dev     uint64                // of the root
 	dated   bool                  // its filesystem dates mappings
+	held    int                   // bytes of names, see maxNames
+}
+
+// add adds an entry.
+func (s *scanner) add(e Entry) error {
+	if len(s.entries) >= maxEntries {
+		return fmt.Errorf("the workspace holds more than %d files", maxEntries)
+	}
+	s.held += len(e.Path) + len(e.Target)
+	for _, x := range e.Xattrs {
+		s.held += len(x.Name) + len(x.Value)
+	}
+	if s.held > maxNames {
+		return fmt.Errorf("%.60s: the names of the files have more than %d MiB: remove deep directories, or long names", e.Path, maxNames>>20)
+	}
+	s.entries = append(s.entries, e)
+	return nil
 }
 
 func (s *scanner) directory(fd int, rel string) error {
@@ -191,9 +225,6 @@ func (s *scanner) entry(dir int, name, rel string) error {
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("%s: %w", rel, err)
 	}
-	if len(s.entries) >= maxEntries {
-		return fmt.Errorf("the workspace holds more than %d files", maxEntries)
-	}
 	e := entryOf(rel, &st)
 	switch e.Type {
 	case beneath.TypeDir:
@@ -205,7 +236,9 @@ func (s *scanner) entry(dir int, name, rel string) error {
 		if e.Xattrs, err = beneath.Xattrs(fd); err != nil {
 			return fmt.Errorf("%s: %w", rel, err)
 		}
-		s.entries = append(s.entries, e)
+		if err := s.add(e); err != nil {
+			return err
+		}
 		return s.directory(fd, rel)
 	case beneath.TypeSymlink:
 		buf := make([]byte, unix.PathMax)
@@ -213,7 +246,7 @@ func (s *scanner) entry(dir int, name, rel string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", rel, err)
 		}
-		e.Target = buf[:n]
+		e.Target = bytes.Clone(buf[:n])
 	case beneath.TypeFile:
 		id := e.inode()
 		if first, seen := s.links[id]; seen && e.Nlink > 1 {
@@ -227,8 +260,7 @@ func (s *scanner) entry(dir int, name, rel string) error {
 			s.links[id] = len(s.entries)
 		}
 	}
-	s.entries = append(s.entries, e)
-	return nil
+	return s.add(e)
 }
 
 // namesIn lists a directory, sorted. So the first name of a file with several
@@ -258,7 +290,11 @@ type reading struct {
 	flush  bool   // see flush
 	twice  bool   // the times do not tell of every change: two readings must be alike
 	first  string // digest of an earlier reading of the file; empty: there was none
+	once   bool   // a file that changes meanwhile is not read again
 }
+
+// errBusy is the error of a file that changes during each reading.
+var errBusy = errors.New("it is written all the time: nothing whole can be kept of it")
 
 // readStable reads a file until it did not change during the reading, and
 // stores the attributes of that moment.
@@ -300,6 +336,17 @@ func readStable(dir int, name string, e *Entry, r reading) error {
 			e.Path, e.SHA256, e.Xattrs = path, sum, xattrs
 			return nil
 		}
+		if r.once {
+			break
+		}
 	}
-	return errors.New("it is written all the time: nothing whole can be kept of it")
+	return errBusy
+}
+
+// unlessBusy leaves the digest of a file out that changed during each reading.
+func unlessBusy(err error) error {
+	if errors.Is(err, errBusy) {
+		return nil
+	}
+	return err
 }

@@ -23,7 +23,26 @@ import (
 // Key is a secret that both ends of a stream have. Each end has a key pair that is
 // derived from it, and accepts only the public key of the other end. Streams are TLS 1.3.
 type Key struct {
-	place, controller ed25519.PrivateKey
+	place, controller identity
+}
+
+// identity is the key pair of an end, in a certificate: peers without a key cost no signature.
+type identity struct{ tls.Certificate }
+
+// public is the public key of an end.
+func (i identity) public() ed25519.PublicKey { return i.Leaf.PublicKey.(ed25519.PublicKey) }
+
+// identify makes the certificate of a key pair. Peers compare the key alone. The certificate does not expire: see RFC 5280, 4.1.2.5.
+func identify(key ed25519.PrivateKey) (identity, error) {
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return identity{}, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	return identity{tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}, err
 }
 
 const (
@@ -97,12 +116,14 @@ func NewKey(secret []byte) (*Key, error) {
 		return nil, fmt.Errorf("key: %d bytes, at least %d", len(secret), minKey)
 	}
 	k := &Key{}
-	for use, pair := range map[string]*ed25519.PrivateKey{"agentsh place": &k.place, "agentsh controller": &k.controller} {
+	for use, end := range map[string]*identity{"agentsh place": &k.place, "agentsh controller": &k.controller} {
 		seed, err := hkdf.Key(sha256.New, secret, nil, use, ed25519.SeedSize)
+		if err == nil {
+			*end, err = identify(ed25519.NewKeyFromSeed(seed))
+		}
 		if err != nil {
 			return nil, fmt.Errorf("key: %w", err)
 		}
-		*pair = ed25519.NewKeyFromSeed(seed)
 	}
 	return k, nil
 }
@@ -117,28 +138,22 @@ func (k *Key) client(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	return handshake(ctx, conn, k.controller, k.place, tls.Client)
 }
 
-// errPeer is the error of a peer that has another key.
-var errPeer = errors.New("the other end has another key")
+// ErrKey is the error of a peer that has another key.
+var ErrKey = errors.New("the other end has another key")
 
 func handshake(
-	ctx context.Context, conn net.Conn, own, peer ed25519.PrivateKey, role func(net.Conn, *tls.Config) *tls.Conn,
+	ctx context.Context, conn net.Conn, own, peer identity, role func(net.Conn, *tls.Config) *tls.Conn,
 ) (net.Conn, error) {
-	now := time.Now()
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, own.Public(), own)
-	if err != nil {
-		return nil, err
-	}
-	want := peer.Public().(ed25519.PublicKey)
+	want := peer.public()
 	c := role(conn, &tls.Config{
-		Certificates:           []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: own}},
+		Certificates:           []tls.Certificate{own.Certificate},
 		MinVersion:             tls.VersionTLS13,
 		ClientAuth:             tls.RequireAnyClientCert,
 		InsecureSkipVerify:     true, //nolint:gosec // the public key is compared instead of names and dates
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 || !want.Equal(s.PeerCertificates[0].PublicKey) {
-				return errPeer
+				return ErrKey
 			}
 			return nil
 		},
@@ -149,11 +164,14 @@ func handshake(
 	return c, nil
 }
 
-// explain replaces the alert of a peer that refused the key of this end.
+// explain replaces the alert of a peer that refused the key of this end, and names a peer that does not speak TLS.
 func explain(err error) error {
 	var op *net.OpError
+	if errors.As(err, new(tls.RecordHeaderError)) {
+		return fmt.Errorf("the other end is not 'agentsh serve --listen ADDRESS --key FILE': %w", err)
+	}
 	if errors.As(err, &op) && op.Op == "remote error" {
-		return fmt.Errorf("%w (%w)", errPeer, op.Err)
+		return fmt.Errorf("%w (%w)", ErrKey, op.Err)
 	}
 	return err
 }

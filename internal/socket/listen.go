@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,11 +35,39 @@ type Listener struct {
 	listener net.Listener
 	key      *Key // nil: callers are checked by their user
 
-	streams sync.WaitGroup
+	streams     sync.WaitGroup
+	handshaking strangers
 
-	mu          sync.Mutex
-	handshaking []net.Conn // the oldest first
-	open        int
+	mu   sync.Mutex
+	open int
+}
+
+// strangers are connections of peers that are not authenticated. Safe for concurrent use.
+type strangers struct {
+	mu    sync.Mutex
+	conns []net.Conn // the oldest first; at most maxHandshakes
+}
+
+// add adds a connection. It closes the oldest one of too many.
+func (s *strangers) add(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.conns) == maxHandshakes {
+		_ = s.conns[0].Close() // what waits for it ends with an error
+		s.conns = slices.Delete(s.conns, 0, 1)
+	}
+	s.conns = append(s.conns, conn)
+}
+
+// remove removes a connection. It returns false if that was the oldest of too many.
+func (s *strangers) remove(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.conns, conn)
+	if i >= 0 {
+		s.conns = slices.Delete(s.conns, i, i+1)
+	}
+	return i >= 0
 }
 
 // Listen listens on an address: unix:PATH, tcp:HOST:PORT, vsock:PORT or ws:HOST:PORT.
@@ -47,6 +76,15 @@ func Listen(ctx context.Context, address string, key *Key) (*Listener, error) {
 	scheme, rest, found := strings.Cut(address, ":")
 	if !found || rest == "" {
 		return nil, fmt.Errorf("%q is no address: write unix:PATH, tcp:HOST:PORT, vsock:PORT or ws:HOST:PORT", address)
+	}
+	if other, as := strings.CutPrefix(rest, "//"); as { // as agentctl has it
+		if scheme != "unix" {
+			return nil, fmt.Errorf("%q is an address of agentctl: write %s:%s", address, scheme, other)
+		}
+		rest = other
+	}
+	if scheme == "unix" && !filepath.IsAbs(rest) {
+		return nil, fmt.Errorf("%q: the path of the socket is not absolute: write unix:PATH", address)
 	}
 	if key == nil && scheme != "unix" {
 		return nil, fmt.Errorf("%s: every process that reaches this address could use it: name a key with --key; %s", address, makeKey)
@@ -105,32 +143,17 @@ func (l *Listener) Serve(ctx context.Context, handle func(context.Context, *Conn
 		if err != nil {
 			return errors.Join(err, l.listener.Close())
 		}
-		l.begin(conn)
+		l.handshaking.add(conn)
 		l.streams.Go(func() { l.serve(ctx, conn, handle) })
 	}
 }
 
-// begin counts a handshake.
-func (l *Listener) begin(conn net.Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.handshaking) == maxHandshakes {
-		_ = l.handshaking[0].Close() // its handshake ends with an error
-		l.handshaking = slices.Delete(l.handshaking, 0, 1)
-	}
-	l.handshaking = append(l.handshaking, conn)
-}
-
 // ready ends the handshake of a connection, and reports whether there may be one more stream.
 func (l *Listener) ready(conn net.Conn, authenticated bool) bool {
+	known := l.handshaking.remove(conn)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.handshaking, conn); i >= 0 {
-		l.handshaking = slices.Delete(l.handshaking, i, i+1)
-	} else {
-		authenticated = false // it was the oldest of too many
-	}
-	if !authenticated || l.open == maxStreams {
+	if !known || !authenticated || l.open == maxStreams {
 		return false
 	}
 	l.open++
@@ -181,6 +204,7 @@ func (l vsockListener) Accept() (net.Conn, error) {
 // webListener accepts WebSockets.
 type webListener struct {
 	net.Listener
+	asking strangers // that have not asked for a WebSocket yet
 	server *http.Server
 	conns  chan net.Conn
 	closed chan struct{}
@@ -190,11 +214,22 @@ type webListener struct {
 func newWebListener(l net.Listener) *webListener {
 	w := &webListener{Listener: l, conns: make(chan net.Conn), closed: make(chan struct{})}
 	w.server = &http.Server{Handler: w, ReadHeaderTimeout: handshakeWait, IdleTimeout: handshakeWait, MaxHeaderBytes: maxHeader}
+	w.server.ConnState = w.state
 	go func() { // ends with the listener
 		w.failed = w.server.Serve(&bounded{Listener: l, room: make(chan struct{}, 2*maxStreams)})
 		close(w.closed)
 	}()
 	return w
+}
+
+// state follows a connection until it is a WebSocket or closed.
+func (w *webListener) state(conn net.Conn, s http.ConnState) {
+	switch s {
+	case http.StateNew:
+		w.asking.add(conn)
+	case http.StateHijacked, http.StateClosed:
+		w.asking.remove(conn)
+	}
 }
 
 // ServeHTTP takes the connection of a request over.

@@ -212,7 +212,8 @@ func TestAReadHasADeadlineThatCanBeChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, key := open(t, echo)
 			c := dial(t, a, key, io.Discard)
-			if err := c.SetDeadline(time.Unix(1, 0)); err != nil {
+			// Of reads alone: a write's that has passed may end a WebSocket, whatever is set after it.
+			if err := c.SetReadDeadline(time.Unix(1, 0)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -231,6 +232,19 @@ func TestAReadHasADeadlineThatCanBeChanged(t *testing.T) {
 	}
 }
 
+func TestAnotherServiceIsNamed(t *testing.T) {
+	near, far := net.Pipe()
+	go func() {
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		_, _ = io.WriteString(far, "SSH-2.0-OpenSSH_9.2p1\r\n")
+	}()
+	_, err := readKey(t, keyFile(t)).client(t.Context(), near)
+	if err == nil || !strings.Contains(err.Error(), "the other end is not 'agentsh serve") {
+		t.Errorf("%v", err)
+	}
+	_ = far.Close()
+}
+
 func TestBothEndsMustHaveTheSameKey(t *testing.T) {
 	for name, open := range kindsWithKey() {
 		t.Run(name, func(t *testing.T) {
@@ -241,7 +255,7 @@ func TestBothEndsMustHaveTheSameKey(t *testing.T) {
 				_, err = c.Read(make([]byte, 1))
 				_ = c.Close()
 			}
-			if !errors.Is(err, errPeer) {
+			if !errors.Is(err, ErrKey) {
 				t.Errorf("another key: %v", err)
 			}
 			select {
@@ -255,7 +269,7 @@ func TestBothEndsMustHaveTheSameKey(t *testing.T) {
 	k := readKey(t, keyFile(t))
 	near, far := net.Pipe()
 	go func() { _, _ = (&Key{place: k.controller, controller: k.controller}).server(t.Context(), far) }()
-	if _, err := k.client(t.Context(), near); !errors.Is(err, errPeer) {
+	if _, err := k.client(t.Context(), near); !errors.Is(err, ErrKey) {
 		t.Errorf("a place with the controller's key: %v", err)
 	}
 }
@@ -290,6 +304,14 @@ func TestOnlyAUnixSocketGoesWithoutAKey(t *testing.T) {
 	for _, address := range []string{"", "tcp", "udp:1", "unix:relative", "vsock:x", "tcp:nowhere.invalid:1"} {
 		if l, err := Listen(t.Context(), address, readKey(t, keyFile(t))); err == nil {
 			t.Errorf("%s: %v", address, l)
+		}
+	}
+	for address, want := range map[string]string{ // as agentctl has them
+		"tcp://127.0.0.1:0": "write tcp:127.0.0.1:0", "ws://127.0.0.1:0": "write ws:127.0.0.1:0", "vsock://7000": "write vsock:7000",
+		"unix:rel.sock": "the path of the socket is not absolute: write unix:PATH", "unix://rel": "is not absolute",
+	} {
+		if l, err := Listen(t.Context(), address, readKey(t, keyFile(t))); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %q", address, l, err, want)
 		}
 	}
 	for _, address := range []string{"tcp://127.0.0.1:1", "vsock://3:1", "ws://127.0.0.1:1", "vsock+unix:///s:1"} {
@@ -384,35 +406,52 @@ func TestAHybridSocketThatAnswersWrongIsAnError(t *testing.T) {
 	}
 }
 
-// strangers are peers without a key.
 func TestStrangersAreBounded(t *testing.T) {
-	key := keyFile(t)
-	a := listenAt(t, "tcp:127.0.0.1:0", "tcp://%s", key, echo)
-	var silent []net.Conn
-	for range maxHandshakes + 10 {
-		c, err := net.Dial("tcp", a.host)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		silent = append(silent, c)
+	for _, name := range []string{"tcp", "ws"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, key := kindsWithKey()[name](t, echo)
+			var silent []net.Conn
+			for range 2*maxStreams + maxHandshakes + 10 {
+				c, err := net.Dial("tcp", hostOf(a))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				silent = append(silent, c)
+			}
+			begun := time.Now()
+			// The oldest are closed at once, before their time is over.
+			for _, c := range silent[:10] {
+				if err := c.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+				if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("read: %d, %v", n, err)
+				}
+			}
+			c := dial(t, a, key, io.Discard)
+			if _, err := c.Write([]byte("x")); err != nil {
+				t.Error(err)
+			}
+			if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
+				t.Errorf("the controller: %d, %v", n, err)
+			}
+			if took := time.Since(begun); took > handshakeWait*9/10 {
+				t.Errorf("the controller waited for %s", took)
+			}
+		})
 	}
-	// The oldest are closed at once, before their time is over.
-	for _, c := range silent[:10] {
-		if err := c.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("read: %d, %v", n, err)
-		}
+}
+
+// hostOf is the host and port of an address of TCP or of a WebSocket.
+func hostOf(a Address) string {
+	if a.host != "" {
+		return a.host
 	}
-	c := dial(t, a, key, io.Discard)
-	if _, err := c.Write([]byte("x")); err != nil {
-		t.Error(err)
-	}
-	if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
-		t.Errorf("the controller: %d, %v", n, err)
-	}
+	rest, _ := strings.CutPrefix(a.text, "ws://")
+	host, _, _ := strings.Cut(rest, "/")
+	return host
 }
 
 func TestFramesAreBounded(t *testing.T) {

@@ -22,6 +22,19 @@ func WriteJSON(name string, v any) error {
 	return writeAtomic(name, append(data, '\n'))
 }
 
+// CheckReplaced returns an error for a file that a new one must not replace by its name: a
+// device as /dev/null, a link as /dev/stdout, a directory.
+func CheckReplaced(name string) error {
+	info, err := os.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file: name another one, which is made", name)
+	}
+	return err
+}
+
 // RemoveUnfinished removes temporary files that killed writers of a file left.
 // No process may be writing the file.
 func RemoveUnfinished(name string) error {

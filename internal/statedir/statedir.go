@@ -28,13 +28,8 @@ func Open(state layout.State) (Dir, error) {
 		return Dir{}, fmt.Errorf("state directory %s is not absolute", dir)
 	}
 	s := Dir{state}
-	if err := state.Make(); err != nil {
+	if err := state.Make(s.Runs(), s.Sandboxes()); err != nil {
 		return Dir{}, err
-	}
-	for _, d := range []string{s.Runs(), s.Sandboxes()} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			return Dir{}, fmt.Errorf("create state directory: %w", err)
-		}
 	}
 	info, err := os.Lstat(dir)
 	if err != nil {

@@ -9,9 +9,10 @@ import (
 )
 
 // readManifest decodes a manifest and compares its entries one by one with the
-// received entries. So a manifest cannot use more memory than the archive.
-func readManifest(r io.Reader, got []wire.ManifestEntry, t *tally) (wire.Manifest, error) {
-	m := wire.Manifest{Entries: got}
+// received entries. So a manifest cannot use more memory than the archive. The result
+// has no entries.
+func readManifest(r io.Reader, got *entryList, t *tally) (wire.Manifest, error) {
+	var m wire.Manifest
 	listed, seen := 0, map[string]bool{}
 	one := &element{r: r, left: maxElement}
 	d := json.NewDecoder(one)
@@ -37,10 +38,10 @@ func readManifest(r io.Reader, got []wire.ManifestEntry, t *tally) (wire.Manifes
 					return err
 				}
 				listed++
-				if listed > len(got) {
-					return fmt.Errorf("lists more than the %d entries of the archive", len(got))
+				if listed > got.n {
+					return fmt.Errorf("lists more than the %d entries of the archive", got.n)
 				}
-				return sameEntry(listed, got[listed-1], e)
+				return sameEntry(listed, *got.at(listed - 1), e)
 			})
 		case "deleted":
 			m.Deleted, err = names(d, one, t, t.checkName)
@@ -56,8 +57,8 @@ func readManifest(r io.Reader, got []wire.ManifestEntry, t *tally) (wire.Manifes
 	if err := expect(d, json.Delim('}')); err != nil {
 		return m, err
 	}
-	if listed != len(got) {
-		return m, fmt.Errorf("lists %d entries, the archive has %d", listed, len(got))
+	if listed != got.n {
+		return m, fmt.Errorf("lists %d entries, the archive has %d", listed, got.n)
 	}
 	return m, nil
 }

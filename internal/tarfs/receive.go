@@ -20,9 +20,9 @@ const PartialSuffix = ".partial"
 
 // Receive unpacks r into a fresh directory. When every entry has matched the manifest,
 // it publishes the directory as name beneath parent by rename. name must be one path
-// component that does not exist. On an error name does not appear. With keepPartial
-// the files that arrived, complete or in part, stay as name.partial; otherwise they
-// are removed. The manifest then lists the entries that arrived complete.
+// component that does not exist. On an error name does not appear. With KeepPartial
+// the files that arrived, complete or in part, stay as name.partial, and the manifest
+// lists the entries that arrived complete; otherwise the files are removed.
 func Receive(ctx context.Context, parent *os.Root, name string, r io.Reader, opts ReceiveOptions) (wire.Manifest, error) {
 	if !fs.ValidPath(name) || name == "." || path.Base(name) != name {
 		return wire.Manifest{}, fmt.Errorf("receive: %q is not one path component", name)
@@ -53,8 +53,7 @@ func Receive(ctx context.Context, parent *os.Root, name string, r io.Reader, opt
 // ReceiveOptions are the options of [Receive].
 type ReceiveOptions struct {
 	UnpackOptions
-	KeepPartial bool
-	Staging     string // name in parent of the directory that is filled; empty: a new one
+	Staging string // name in parent of the directory that is filled; empty: a new one
 }
 
 // Install unpacks r beneath a hidden directory in dir. When every entry has matched

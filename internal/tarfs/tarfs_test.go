@@ -393,7 +393,8 @@ func TestAPartialTreeIsKeptAndMarkedOnlyWhenAsked(t *testing.T) {
 	write(t, src, "b", strings.Repeat("x", 4096), 0o644)
 	stream, _ := pack(t, src, PackOptions{})
 	dst := t.TempDir()
-	m, err := Receive(context.Background(), openRoot(t, dst), "got", bytes.NewReader(stream[:2048]), ReceiveOptions{KeepPartial: true})
+	keep := ReceiveOptions{UnpackOptions: UnpackOptions{KeepPartial: true}}
+	m, err := Receive(context.Background(), openRoot(t, dst), "got", bytes.NewReader(stream[:2048]), keep)
 	if err == nil {
 		t.Fatal("accepted")
 	}

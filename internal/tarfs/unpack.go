@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -21,14 +22,15 @@ type Owner struct{ UID, GID int }
 
 // UnpackOptions select the accepted entries and their owner.
 type UnpackOptions struct {
-	Limits    Limits
-	RefuseGit bool   // refuse every entry in or at a .git
-	Owner     *Owner // owner of every created file; nil: the caller. Owners in the stream are never used
+	Limits      Limits
+	RefuseGit   bool   // refuse every entry in or at a .git
+	Owner       *Owner // owner of every created file; nil: the caller. Owners in the stream are never used
+	KeepPartial bool   // on an error [Unpack] lists what arrived, and [Receive] keeps it
 }
 
 // Unpack writes the stream r into root, which must be an empty directory. It returns
-// its manifest once every entry has matched it. On an error the returned manifest
-// contains the entries that arrived complete. The caller must then remove the files in
+// its manifest once every entry has matched it. On an error the returned manifest is
+// empty; with KeepPartial it contains the entries that arrived complete. The caller must then remove the files in
 // root or mark them as partial; see [Receive].
 func Unpack(ctx context.Context, root *os.Root, r io.Reader, opts UnpackOptions) (wire.Manifest, error) {
 	u := &unpacker{
@@ -36,7 +38,7 @@ func Unpack(ctx context.Context, root *os.Root, r io.Reader, opts UnpackOptions)
 		root:  root,
 		opts:  opts,
 		tally: tally{limits: opts.Limits.withDefaults()},
-		names: map[string]nameKind{".": explicitDir},
+		dirs:  map[string]dirKind{".": explicitDir},
 		cur:   root, curName: ".",
 		buffer: make([]byte, copyBuffer),
 	}
@@ -45,10 +47,14 @@ func Unpack(ctx context.Context, root *os.Root, r io.Reader, opts UnpackOptions)
 		return wire.Manifest{}, fmt.Errorf("unpack: %w", err)
 	}
 	m, err := u.run(tar.NewReader(r))
-	if err != nil {
-		return wire.Manifest{Entries: u.entries}, fmt.Errorf("unpack: %w", err)
+	if err == nil {
+		return m, nil
 	}
-	return m, nil
+	err = fmt.Errorf("unpack: %w", err)
+	if !opts.KeepPartial {
+		return wire.Manifest{}, err
+	}
+	return wire.Manifest{Entries: u.arrived.take()}, err
 }
 
 // requireEmpty returns an error if a directory is not empty.
@@ -68,12 +74,11 @@ func requireEmpty(root *os.Root) error {
 	return nil
 }
 
-// nameKind is the kind of entry for which a name of the archive was used.
-type nameKind byte
+// dirKind is why a directory was made.
+type dirKind byte
 
 const (
-	leaf        nameKind = iota + 1
-	implicitDir          // the parent of an entry; it has no entry of its own yet
+	implicitDir dirKind = iota + 1 // the parent of an entry; it has no entry of its own yet
 	explicitDir
 )
 
@@ -83,12 +88,41 @@ type unpacker struct {
 	root    *os.Root
 	opts    UnpackOptions
 	tally   tally
-	names   map[string]nameKind
-	entries []wire.ManifestEntry
+	dirs    map[string]dirKind // other names are known by the file system alone
+	arrived entryList
 	buffer  []byte
 
 	cur     *os.Root // the directory of the last entry
 	curName string
+}
+
+// entryList holds entries in blocks: a slice that grows is copied, and for a while takes
+// more than twice the memory.
+type entryList struct {
+	blocks [][]wire.ManifestEntry
+	n      int // entries
+}
+
+// entryBlock is the number of entries of a block.
+const entryBlock = 1024
+
+func (l *entryList) add(e wire.ManifestEntry) {
+	if l.n%entryBlock == 0 {
+		l.blocks = append(l.blocks, make([]wire.ManifestEntry, 0, entryBlock))
+	}
+	last := &l.blocks[len(l.blocks)-1]
+	*last = append(*last, e)
+	l.n++
+}
+
+// at returns entry i, from 0.
+func (l *entryList) at(i int) *wire.ManifestEntry { return &l.blocks[i/entryBlock][i%entryBlock] }
+
+// take returns the entries as one slice. The list is empty then.
+func (l *entryList) take() []wire.ManifestEntry {
+	all := slices.Concat(l.blocks...)
+	*l = entryList{}
+	return all
 }
 
 // run reads entries up to the manifest and compares them with it. It sets directory
@@ -100,10 +134,10 @@ func (u *unpacker) run(tr *tar.Reader) (wire.Manifest, error) {
 		}
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			return wire.Manifest{}, fmt.Errorf("stream ends after %d entries without a manifest: %w", len(u.entries), io.ErrUnexpectedEOF)
+			return wire.Manifest{}, fmt.Errorf("stream ends after %d entries without a manifest: %w", u.arrived.n, io.ErrUnexpectedEOF)
 		}
 		if err != nil {
-			return wire.Manifest{}, fmt.Errorf("read entry %d: %w", len(u.entries)+1, err)
+			return wire.Manifest{}, fmt.Errorf("read entry %d: %w", u.arrived.n+1, err)
 		}
 		if h.Name == manifestName {
 			return u.finish(tr, h)
@@ -119,7 +153,7 @@ func (u *unpacker) finish(tr *tar.Reader, h *tar.Header) (wire.Manifest, error) 
 	if limit := u.tally.limits.manifestBytes(); h.Typeflag != tar.TypeReg || h.Size > limit {
 		return wire.Manifest{}, fmt.Errorf("manifest of type %q with %d bytes, at most %d: %w", h.Typeflag, h.Size, limit, ErrLimit)
 	}
-	m, err := readManifest(tr, u.entries, &u.tally)
+	m, err := readManifest(tr, &u.arrived, &u.tally)
 	if err != nil {
 		return wire.Manifest{}, fmt.Errorf("manifest: %w", err)
 	}
@@ -130,8 +164,9 @@ func (u *unpacker) finish(tr *tar.Reader, h *tar.Header) (wire.Manifest, error) 
 		return wire.Manifest{}, fmt.Errorf("after the manifest: %w", err)
 	}
 	u.leave()
-	for i := len(u.entries) - 1; i >= 0; i-- {
-		if e := u.entries[i]; e.Type == typeDir {
+	m.Entries = u.arrived.take()
+	for i := len(m.Entries) - 1; i >= 0; i-- {
+		if e := m.Entries[i]; e.Type == typeDir {
 			if err := u.root.Chmod(string(e.Path), fs.FileMode(e.Mode)); err != nil {
 				return wire.Manifest{}, err
 			}
@@ -169,34 +204,22 @@ func (u *unpacker) entry(tr *tar.Reader, h *tar.Header) error {
 	if e.Type != typeFile && e.Size != 0 {
 		return refuse(string(e.Path), "a %s with %d bytes of content", e.Type, e.Size)
 	}
-	if err := u.claim(e); err != nil {
-		return err
-	}
 	if err := u.enter(path.Dir(string(e.Path))); err != nil {
 		return err
 	}
+	var err error
 	switch e.Type {
 	case typeDir:
-		return u.dir(e)
+		err = u.dir(e)
 	case typeSymlink:
-		return u.symlink(e)
+		err = u.symlink(e)
 	default:
-		return u.file(tr, e)
+		err = u.file(tr, e)
 	}
-}
-
-// claim refuses a name that was used before. A directory that was made for an entry
-// below it may still get one entry of its own.
-func (u *unpacker) claim(e wire.ManifestEntry) error {
-	kind, used := u.names[string(e.Path)]
-	if used && (kind != implicitDir || e.Type != typeDir) {
+	if errors.Is(err, fs.ErrExist) { // the directory was empty
 		return refuse(string(e.Path), "name appears twice")
 	}
-	if e.Type == typeDir {
-		return nil // dir claims it when it knows whether it exists
-	}
-	u.names[string(e.Path)] = leaf
-	return nil
+	return err
 }
 
 // enter makes dir the current directory and creates it and its missing parents.
@@ -226,22 +249,21 @@ func (u *unpacker) leave() {
 
 // parents creates dir and its missing parents.
 func (u *unpacker) parents(dir string) error {
-	switch u.names[dir] {
-	case leaf:
-		return refuse(dir, "has entries below it but is not a directory")
-	case implicitDir, explicitDir:
+	if u.dirs[dir] != 0 {
 		return nil
 	}
 	if err := u.parents(path.Dir(dir)); err != nil {
 		return err
 	}
-	u.names[dir] = implicitDir
-	if len(u.names) > 2*u.tally.limits.Files {
+	if len(u.dirs) >= 2*u.tally.limits.Files {
 		return fmt.Errorf("%q: more than %d directories: %w", dir, u.tally.limits.Files, ErrLimit)
 	}
-	if err := u.root.Mkdir(dir, 0o755); err != nil {
+	if err := u.root.Mkdir(dir, 0o755); errors.Is(err, fs.ErrExist) {
+		return refuse(dir, "has entries below it but is not a directory")
+	} else if err != nil {
 		return err
 	}
+	u.dirs[dir] = implicitDir
 	return u.chown(u.root, dir)
 }
 
@@ -253,16 +275,18 @@ func (u *unpacker) chown(parent *os.Root, name string) error {
 }
 
 func (u *unpacker) dir(e wire.ManifestEntry) error {
-	made := u.names[string(e.Path)] == implicitDir
-	u.names[string(e.Path)] = explicitDir
-	u.entries = append(u.entries, e)
-	if made {
-		return nil
+	name := path.Base(string(e.Path))
+	if u.dirs[string(e.Path)] != implicitDir {
+		if err := u.cur.Mkdir(name, 0o700); err != nil {
+			return err
+		}
+		if err := u.chown(u.cur, name); err != nil {
+			return err
+		}
 	}
-	if err := u.cur.Mkdir(path.Base(string(e.Path)), 0o700); err != nil {
-		return err
-	}
-	return u.chown(u.cur, path.Base(string(e.Path)))
+	u.dirs[string(e.Path)] = explicitDir
+	u.arrived.add(e)
+	return nil
 }
 
 func (u *unpacker) symlink(e wire.ManifestEntry) error {
@@ -272,7 +296,7 @@ func (u *unpacker) symlink(e wire.ManifestEntry) error {
 	if err := u.cur.Symlink(string(e.Target), path.Base(string(e.Path))); err != nil {
 		return err
 	}
-	u.entries = append(u.entries, e)
+	u.arrived.add(e)
 	return u.chown(u.cur, path.Base(string(e.Path)))
 }
 
@@ -290,7 +314,7 @@ func (u *unpacker) file(tr *tar.Reader, e wire.ManifestEntry) error {
 		return fmt.Errorf("%q: %w", e.Path, err)
 	}
 	sum.Sum(e.SHA256[:0])
-	u.entries = append(u.entries, e)
+	u.arrived.add(e)
 	return nil
 }
 

@@ -4,13 +4,16 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,7 +40,12 @@ ip link set lo up
 mount --bind "$1/fuse" /dev/fuse
 engine=
 while read -r word; do
-	if [ -n "$engine" ]; then kill -"${word#* }" "$engine"; wait "$engine"; engine=; fi
+	if [ -n "$engine" ]; then # podman of a user serves in a child of its first process
+		mapfile -t all < <(pgrep -x -P "$engine" podman; echo "$engine")
+		kill -"${word#* }" "${all[@]}"
+		wait "$engine"
+		engine=
+	fi
 	case $word in start*) rm -f "$1/engine.pid"; "${@:2}" </dev/null & engine=$! ;; esac
 done`
 
@@ -89,7 +97,7 @@ func startEngine(t *testing.T, dir, socket string, argv ...string) *Engine {
 		}
 	})
 	e.Restart(t)
-	e.load(t)
+	e.Load(t, EngineImage, nil)
 	return e
 }
 
@@ -155,39 +163,65 @@ func (e *Engine) Containers(t *testing.T) string {
 	return strings.TrimSpace(e.Ask(t, http.MethodGet, "/containers/json?all=1", nil))
 }
 
-// load makes the image of tests.
-func (e *Engine) load(t *testing.T) {
+// ImageFile is a file of an image of a test.
+type ImageFile struct {
+	Name, Text string
+	Link       string // target of a symbolic link
+	Type       byte   // of archive/tar; 0: a directory if the name ends with a slash, or a link or regular file
+	Mode       int64  // 0: 0o755
+}
+
+// Load makes an image with no programs, with further files and changes such as "USER toor".
+func (e *Engine) Load(t *testing.T, image string, more []ImageFile, changes ...string) {
 	t.Helper()
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	add := func(h tar.Header, text string) {
-		h.Size = int64(len(text))
+	for _, f := range append(slices.DeleteFunc(bareImage(), func(f ImageFile) bool { // an engine refuses a name twice
+		return slices.ContainsFunc(more, func(other ImageFile) bool { return f.Name == other.Name })
+	}), more...) {
+		h := tar.Header{Typeflag: f.Type, Name: f.Name, Linkname: f.Link, Mode: cmp.Or(f.Mode, 0o755), Size: int64(len(f.Text))}
+		switch {
+		case h.Typeflag != 0:
+		case strings.HasSuffix(f.Name, "/"):
+			h.Typeflag = tar.TypeDir
+		case f.Link != "":
+			h.Typeflag = tar.TypeSymlink
+		default:
+			h.Typeflag = tar.TypeReg
+		}
 		if err := w.WriteHeader(&h); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(w, text); err != nil {
+		if _, err := io.WriteString(w, f.Text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{"usr", "etc", "etc/alternatives", "root", "run", "proc", "sys", "dev", "var", "home", "mnt"} {
-		add(tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}, "")
-	}
-	for _, dir := range []string{"tmp", "var/tmp"} {
-		add(tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o1777}, "")
-	}
-	for _, link := range []string{"bin", "sbin", "lib", "lib64"} {
-		add(tar.Header{Typeflag: tar.TypeSymlink, Name: link, Linkname: "usr/" + link, Mode: 0o777}, "")
-	}
-	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/passwd", Mode: 0o644}, "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n")
-	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/group", Mode: 0o644}, "root:x:0:\nuser:x:1000:\n")
-	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/shadow", Mode: 0o600}, "root:*:1:0:99999:7:::\n")
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	name, tag, _ := strings.Cut(EngineImage, ":")
-	request := "/images/create?fromSrc=-&repo=" + name + "&tag=" + tag
+	name, tag, _ := strings.Cut(image, ":")
+	query := url.Values{"changes": changes}
+	request := "/images/create?fromSrc=-&repo=" + name + "&tag=" + tag + "&" + query.Encode()
 	if e.Backend == "podman" {
-		request = "/v4.0.0/libpod/images/import?reference=" + EngineImage
+		request = "/v4.0.0/libpod/images/import?reference=" + image + "&" + query.Encode()
 	}
 	e.Ask(t, http.MethodPost, request, &archive)
+}
+
+// bareImage are the files of [EngineImage].
+func bareImage() []ImageFile {
+	var files []ImageFile
+	for _, dir := range []string{"usr", "etc", "etc/alternatives", "root", "run", "proc", "sys", "dev", "var", "home", "mnt"} {
+		files = append(files, ImageFile{Name: dir + "/"})
+	}
+	for _, dir := range []string{"tmp", "var/tmp"} {
+		files = append(files, ImageFile{Name: dir + "/", Mode: 0o1777})
+	}
+	for _, link := range []string{"bin", "sbin", "lib", "lib64"} {
+		files = append(files, ImageFile{Name: link, Link: "usr/" + link, Mode: 0o777})
+	}
+	return append(files,
+		ImageFile{Name: "etc/passwd", Text: "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n", Mode: 0o644},
+		ImageFile{Name: "etc/group", Text: "root:x:0:\nuser:x:1000:\n", Mode: 0o644},
+		ImageFile{Name: "etc/shadow", Text: "root:*:1:0:99999:7:::\n", Mode: 0o600})
 }

@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -79,11 +78,26 @@ func OuterProgram(t testing.TB) string {
 // Compile compiles a C program of this tree, and returns its path.
 func Compile(t testing.TB, source, program string) string {
 	t.Helper()
-	_, here, _, _ := runtime.Caller(0)
-	source = filepath.Join(filepath.Dir(here), "../..", source)
+	source = filepath.Join(root(t), source)
 	cmd := exec.CommandContext(t.Context(), "cc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, source)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("compile %s: %v\n%s", source, err, out)
 	}
 	return program
+}
+
+// root returns the directory of this tree: a test runs in that of its package.
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("no go.mod above the directory of the test")
+	return ""
 }

@@ -48,6 +48,7 @@ export CONTAINERS_CONF=$dir/containers.conf CONTAINERS_STORAGE_CONF=$dir/storage
 
 // rootlessScript becomes user 4711 of the service's mount namespace.
 const rootlessScript = `
+if [ ! -e "$dir/tun" ]; then # the first start
 mkdir -p "$dir/home" "$dir/runtime"
 chown -R 4711:4711 "$dir"
 chmod 700 "$dir/runtime"
@@ -60,6 +61,7 @@ mount -t tmpfs tmpfs /run
 mknod "$dir/tun" c 10 200
 chmod 666 "$dir/tun"
 mount --bind "$dir/tun" /dev/net/tun
+fi
 cd "$dir"
 exec setpriv --reuid 4711 --regid 4711 --clear-groups env HOME="$dir/home" XDG_RUNTIME_DIR="$dir/runtime" USER=rootless "$@"
 `

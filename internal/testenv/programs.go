@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,44 +11,94 @@ import (
 	"testing"
 )
 
-// programs is the directory of what the tests of a package build; empty: nothing yet.
-var programs string
+// built is the directory of what the tests of a package build; empty: they have not begun.
+var built string
 
-// agentsh builds the static supervisor, unless a machine without Go has one.
-var agentsh = sync.OnceValues(func() (string, error) {
-	if program := os.Getenv("AGENTSH_PROGRAM"); program != "" {
-		return program, nil
-	}
-	if programs == "" {
-		return "", errors.New("testenv: the package has no TestMain that calls Main")
-	}
-	program := filepath.Join(programs, "agentsh")
-	build := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"",
-		"-o", program, "agentsh/cmd/agentsh")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return program, nil
-})
-
-// Main runs the tests of a package that use [Agentsh], and ends the process.
-func Main(m *testing.M) {
-	DefaultSignals()
-	var err error
-	if programs, err = os.MkdirTemp("", "agentsh-test-"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(programs)
-	os.Exit(code)
+// directoryOf returns the directory of a program of this tree. The Makefile, and machines without Go, name one that has
+// both; otherwise the program is built.
+func directoryOf(name string, environ []string, flags ...string) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		dir := os.Getenv("AGENTSH_PROGRAMS")
+		switch {
+		case dir != "" && (built == "" || everyoneReaches(dir)):
+			return dir, nil
+		case dir != "":
+			return built, copyProgram(filepath.Join(dir, name), filepath.Join(built, name))
+		case built == "":
+			return "", errors.New("testenv: the package has no TestMain that calls Main or Run")
+		}
+		args := append(append([]string{"build"}, flags...), "-o", filepath.Join(built, name), "agentsh/cmd/"+name)
+		build := exec.CommandContext(context.Background(), "go", args...)
+		build.Env = append(build.Environ(), environ...)
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go build: %w\n%sAGENTSH_PROGRAMS names a directory that has the programs, such as bin after make build", err, out)
+		}
+		return built, nil
+	})
 }
 
-// Agentsh returns the path of the static agentsh of this tree, which it builds once in a process.
+// everyoneReaches reports whether other users, and other views of the files, have a directory: a checkout
+// may be in the home of root, which tests of users cannot enter and doubles of machines replace.
+func everyoneReaches(dir string) bool {
+	for ; ; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil || info.Mode()&0o001 == 0 {
+			return false
+		}
+		if dir == filepath.Dir(dir) {
+			return true
+		}
+	}
+}
+
+func copyProgram(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
+}
+
+// Both are static, as they are released: they start in the roots of images, too.
+var (
+	agentsh = directoryOf("agentsh", []string{"CGO_ENABLED=1"},
+		"-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"")
+	agentctl = directoryOf("agentctl", []string{"CGO_ENABLED=0"}, "-trimpath", "-tags", "grpcnotrace")
+)
+
+// Run runs the tests of a package that use [Agentsh] or [Programs], and returns the exit code.
+func Run(m interface{ Run() int }) int {
+	DefaultSignals()
+	var err error
+	if built, err = os.MkdirTemp("", "agentsh-test-"); err != nil {
+		panic(err)
+	}
+	defer func() { _ = os.RemoveAll(built) }()
+	return m.Run()
+}
+
+// Main is [Run], and ends the process.
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Agentsh returns the path of the static agentsh of this tree, which is built once in a process.
 func Agentsh(t testing.TB) string {
 	t.Helper()
-	program, err := agentsh()
+	dir, err := agentsh()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return program
+	return filepath.Join(dir, "agentsh")
+}
+
+// Programs returns a directory with agentsh and agentctl of this tree, each built once in a process.
+func Programs(t testing.TB) string {
+	t.Helper()
+	if _, err := agentsh(); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := agentctl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

@@ -124,13 +124,22 @@ func argument(s string, limit int) string {
 	return short + rest
 }
 
-// Count returns a number with its noun: "1 file", "2 files", "3 entries".
+// Count returns a number with its noun: "1 file", "2 files", "3 entries", "4 sandboxes".
 func Count[N int | int64 | uint64](n N, noun string) string {
 	if n != 1 {
-		if stem, ok := strings.CutSuffix(noun, "y"); ok {
-			noun = stem + "ie"
-		}
-		noun += "s"
+		noun = plural(noun)
 	}
 	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// plural is the plural of a noun, by the rules of its ending.
+func plural(noun string) string {
+	stem, y := strings.CutSuffix(noun, "y")
+	switch {
+	case y && !strings.ContainsRune("aeou", rune(noun[max(len(stem)-1, 0)])):
+		return stem + "ies"
+	case strings.HasSuffix(noun, "s"), strings.HasSuffix(noun, "x"), strings.HasSuffix(noun, "ch"), strings.HasSuffix(noun, "sh"):
+		return noun + "es"
+	}
+	return noun + "s"
 }

@@ -79,3 +79,15 @@ func FuzzNothingHiddenIsLeft(f *testing.F) {
 		}
 	})
 }
+
+// TestNounsAreCounted has each ending.
+func TestNounsAreCounted(t *testing.T) {
+	for noun, want := range map[string]string{
+		"file": "files", "entry": "entries", "key": "keys", "day": "days", "query": "queries", "sandbox": "sandboxes",
+		"process": "processes", "patch": "patches", "push": "pushes", "further refusal": "further refusals",
+	} {
+		if one, two := Count(1, noun), Count(2, noun); one != "1 "+noun || two != "2 "+want || Count(int64(0), noun) != "0 "+want {
+			t.Errorf("%s, %s", one, two)
+		}
+	}
+}

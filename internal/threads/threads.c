@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,7 +72,7 @@ static void end_sessions(void)
 
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
+static int create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
 {
 	int64_t begin = 0;
 	for (;;) {
@@ -89,4 +90,38 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 		struct timespec step = { .tv_nsec = STEP_MS * 1000000 };
 		nanosleep(&step, NULL);
 	}
+}
+
+/* The first thread of the Go runtime is its monitor (sysmon in runtime/proc.go). While anything
+ * runs it wakes up every 20 us at first, and takes a tenth of the processor time of a start. So
+ * the kernel may delay its timers. Timers of the program are those of other threads. */
+#define MONITOR_SLACK 1000000UL /* ns */
+
+static struct {
+	void *(*start)(void *);
+	void *arg;
+} first;
+static __thread int is_monitor;
+
+static void *monitor(void *unused)
+{
+	(void)unused;
+	is_monitor = 1;
+	prctl(PR_SET_TIMERSLACK, MONITOR_SLACK);
+	return first.start(first.arg);
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
+{
+	static _Atomic int begun;
+	if (!atomic_exchange(&begun, 1)) {
+		first.start = start, first.arg = arg;
+		return create(thread, attr, monitor, NULL);
+	}
+	if (!is_monitor)
+		return create(thread, attr, start, arg);
+	prctl(PR_SET_TIMERSLACK, 0UL); /* the new thread has what this one has */
+	int err = create(thread, attr, start, arg);
+	prctl(PR_SET_TIMERSLACK, MONITOR_SLACK);
+	return err;
 }

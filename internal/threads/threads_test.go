@@ -162,3 +162,57 @@ func TestGuardsAreReused(t *testing.T) {
 		t.Error(err, Short())
 	}
 }
+
+// The monitor of the Go runtime may sleep longer than other threads. It starts threads itself,
+// which must not have that from it.
+func TestTheRuntimesMonitorAloneMaySleepLonger(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	own, err := os.ReadFile("/proc/self/timerslack_ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := make(chan struct{})
+	var all, blocked sync.WaitGroup
+	defer all.Wait()
+	defer close(free)
+	for range 2 * runtime.GOMAXPROCS(0) { // each blocks its processor, which the monitor gives to a new thread
+		blocked.Add(1)
+		all.Go(func() {
+			var pipe [2]int
+			if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+				t.Error(err)
+				blocked.Done()
+				return
+			}
+			go func() {
+				<-free
+				_ = unix.Close(pipe[1])
+			}()
+			blocked.Done()
+			_, _ = unix.Read(pipe[0], make([]byte, 1))
+			_ = unix.Close(pipe[0])
+		})
+	}
+	blocked.Wait()
+	Reserve(4)()
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	longer := 0
+	for _, thread := range threads {
+		slack, err := os.ReadFile("/proc/" + thread.Name() + "/timerslack_ns")
+		switch {
+		case errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH):
+		case err != nil:
+			t.Error(err)
+		case string(slack) == "1000000\n":
+			longer++
+		case string(slack) != string(own):
+			t.Errorf("thread %s: %s", thread.Name(), slack)
+		}
+	}
+	if longer != 1 {
+		t.Errorf("%d of %d threads may sleep longer", longer, len(threads))
+	}
+}

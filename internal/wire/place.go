@@ -5,6 +5,9 @@ import "time"
 // MaxPlaceRequest is the largest [PlaceRequest], in bytes.
 const MaxPlaceRequest = 4 * MaxMessage
 
+// ContainerReady is what agentsh serve --container writes to its standard output once it waits for a sandbox.
+const ContainerReady = "agentsh is ready\n"
+
 // PlaceHello is the first frame of agentsh serve --stdio, and of each stream of serve --listen.
 type PlaceHello struct {
 	Version Version `json:"version"`

@@ -237,6 +237,9 @@ type Exit struct {
 	Rule    *RuleAt `json:"rule,omitempty"`  // denied: the rule
 	Cause   Cause   `json:"cause,omitempty"` // why the session ended, if that ended the command
 	Rusage  Rusage  `json:"rusage"`
+
+	// NothingRefused is set by a client, from [TreeEmpty].
+	NothingRefused bool `json:"-"`
 }
 
 // ExitCode returns the exit status that a command line reports for e: the command's
@@ -309,6 +312,8 @@ func (r RuleAt) String() string {
 // empty if no process is left.
 type TreeEmpty struct {
 	Leftover []int `json:"leftover,omitempty"` // process ids inside the sandbox
+	// NothingRefused says that the policy refused nothing in the session while the command ran.
+	NothingRefused bool `json:"nothing_refused,omitempty"`
 }
 
 // Event types.

@@ -174,6 +174,14 @@ func TestConfigurationIsReadStrictly(t *testing.T) {
 	}
 }
 
+func TestTheStandardLibraryHasAVersionThatScannersKnow(t *testing.T) {
+	for _, built := range []string{"go1.26.8", "go1.26.8-X:nogreenteagc"} {
+		if c := standardLibrary(built); c.Version != "go1.26.8" || c.PURL != "pkg:golang/std@1.26.8" {
+			t.Errorf("%s: %s, %s", built, c.Version, c.PURL)
+		}
+	}
+}
+
 func TestProgramsMeetTheirTargets(t *testing.T) {
 	dir := t.TempDir()
 	build := func(arch string, flags ...string) string {

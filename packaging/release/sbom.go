@@ -141,9 +141,7 @@ func (m *maker) describeProgram(ctx context.Context, b *bom, p packed, seen map[
 	sum := sha256.Sum256(p.data)
 	program := &component{Ref: p.name, Type: "application", Name: p.name, Hashes: []hash{{"SHA-256", hex.EncodeToString(sum[:])}}}
 	b.Components = append(b.Components, program)
-	parts := []*component{
-		{Type: "library", Name: "std", Version: info.GoVersion, PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")},
-	}
+	parts := []*component{standardLibrary(info.GoVersion)}
 	for _, d := range info.Deps {
 		parts = append(parts, &component{
 			Type: "library", Name: d.Path, Version: d.Version, PURL: "pkg:golang/" + d.Path + "@" + d.Version,
@@ -177,6 +175,13 @@ func (m *maker) describeProgram(ctx context.Context, b *bom, p packed, seen map[
 	}
 	b.Dependencies = append(b.Dependencies, on)
 	return nil
+}
+
+// standardLibrary is that of a version of Go. The experiments that a program was built with are
+// no part of it: who looks for known faults would not find the version.
+func standardLibrary(version string) *component {
+	version, _, _ = strings.Cut(version, "-X:")
+	return &component{Type: "library", Name: "std", Version: version, PURL: "pkg:golang/std@" + strings.TrimPrefix(version, "go")}
 }
 
 // cComponents returns the C libraries of this machine that agentsh links.

@@ -66,6 +66,12 @@ func (f Filter) allowsAll(name string) (rule, reason string) {
 	return rule, ""
 }
 
+// Denies returns why a variable of a file would be dropped: the allow list does not bind it. It is empty if the variable passes.
+func (f Filter) Denies(name string) string {
+	reason, _ := f.denies(name)
+	return reason
+}
+
 func (f Filter) denies(name string) (reason string, denied bool) {
 	for _, p := range f.Deny {
 		if matchName(p, name, true) {

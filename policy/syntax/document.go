@@ -36,11 +36,11 @@ var policyKeys []key[document]
 // built in init.
 func init() {
 	policyKeys = append(supportedKeys(), []key[document]{
-		groupKey("command_rules", "Which programs may run, with which arguments.", commandKeys, readCommandRules),
+		groupKey("command_rules", "Which programs may run, with which arguments.", commandKeys, unlessFilesAlone(readCommandRules)),
 		groupKey("file_rules", "Which operations are allowed on which paths.", fileKeys, readFileRules),
-		groupKey("network_rules", "Which hosts, addresses and ports may be reached.", networkKeys, readNetworkRules),
-		groupKey("unix_socket_rules", "Which Unix sockets may be reached or created.", socketKeys, readSocketRules),
-		groupKey("signal_rules", "Which signals may be sent to which processes.", signalKeys, readSignalRules),
+		groupKey("network_rules", "Which hosts, addresses and ports may be reached.", networkKeys, unlessFilesAlone(readNetworkRules)),
+		groupKey("unix_socket_rules", "Which Unix sockets may be reached or created.", socketKeys, unlessFilesAlone(readSocketRules)),
+		groupKey("signal_rules", "Which signals may be sent to which processes.", signalKeys, unlessFilesAlone(readSignalRules)),
 		refused("require", "belongs in the configuration file, where it applies to every policy"),
 		refused("dns_redirects", notBuilt),
 		refused("connect_redirects", notBuilt),
@@ -52,6 +52,15 @@ func init() {
 		refused("process_contexts", notBuilt),
 		refused("registry_rules", "is about Windows and means nothing here"),
 	}...)
+}
+
+// unlessFilesAlone reads the rules of a group other than files: see [Options.FilesAlone].
+func unlessFilesAlone(read func(*reader, *strictyaml.Node, *document)) func(*reader, *strictyaml.Node, *document) {
+	return func(r *reader, n *strictyaml.Node, d *document) {
+		if !r.filesAlone {
+			read(r, n, d)
+		}
+	}
 }
 
 func supportedKeys() []key[document] { return append(generalKeys(), ruleSettingKeys()...) }

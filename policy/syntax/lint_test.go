@@ -86,7 +86,7 @@ func TestLint(t *testing.T) {
 					rule = ""
 				}
 				got = append(got, rule+":"+p.Code)
-				if p.Severity != policy.SeverityWarning || p.Pos.Line == 0 {
+				if p.Severity != policy.SeverityWarning || p.Pos.Line == 0 || p.Code == "unseen-payload" && p.Pos.Line == 1 {
 					t.Errorf("%+v", p)
 				}
 			}

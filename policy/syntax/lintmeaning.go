@@ -61,8 +61,9 @@ func (l *linter) reach() {
 	}
 	for _, in := range []string{policy.LoaderWrapper, policy.MultiCallWrapper} {
 		if !l.p.Transparent(in) {
+			at, _ := l.p.Key("transparent_commands")
 			l.problems = append(l.problems, policy.Problem{
-				Pos: policy.Position{File: l.p.Sources()[0].Name, Line: 1, Column: 1}, Severity: policy.SeverityWarning, Code: "unseen-payload",
+				Pos: at, Severity: policy.SeverityWarning, Code: "unseen-payload",
 				Message: "transparent_commands removes " + in + ", whose payload is never seen at an execve of its own", Hint: "keep it",
 			})
 		}

@@ -23,12 +23,15 @@ type Options struct {
 	ReadFile func(name string) ([]byte, error)
 	// OutsideWorkspace allows a PROJECT_ROOT that is not in WORKSPACE.
 	OutsideWorkspace bool
+	// FilesAlone loads the rules about files, and no others. It is for who decides about files
+	// by a policy that was loaded as a whole before.
+	FilesAlone bool
 }
 
 // Load parses and compiles a policy and the files it extends. The error is
 // [policy.Problems]. It has every problem of all files in file order.
 func Load(src policy.Source, opts Options) (*policy.Policy, error) {
-	l := &loader{opts: opts, vars: cleanVars(opts.Vars), state: map[string]int{}}
+	l := &loader{opts: opts, vars: cleanVars(opts.Vars), state: map[string]int{}, keys: map[string]policy.Position{}}
 	l.checkRoots()
 	l.file(src)
 	p := l.compile()
@@ -45,6 +48,7 @@ type loader struct {
 	vars      map[string]string
 	problems  policy.Problems
 	documents []*document
+	keys      map[string]policy.Position // see [policy.Definition]
 	sources   []policy.Source
 	bytes     int
 	state     map[string]int // by file name: 1 being read, 2 read
@@ -80,6 +84,7 @@ func (l *loader) checkRoots() {
 // file parses one source and then the files it extends.
 func (l *loader) file(src policy.Source) {
 	r := newReader(src.Name, l.vars, &l.problems)
+	r.filesAlone = l.opts.FilesAlone
 	l.state[src.Name] = 1
 	defer func() { l.state[src.Name] = 2 }()
 	l.sources = append(l.sources, src)
@@ -96,6 +101,11 @@ func (l *loader) file(src policy.Source) {
 		return
 	}
 	readObject(r, root, "the policy", policyKeys, d)
+	for key := range strictyaml.Pairs(root) {
+		if _, nearer := l.keys[key.Value]; !nearer {
+			l.keys[key.Value] = r.pos(key)
+		}
+	}
 	l.documents = append(l.documents, d)
 	for _, e := range d.extends {
 		l.extend(r, e)

@@ -8,7 +8,7 @@ import (
 // definition merges documents into one definition. The nearest document is the
 // first and has precedence.
 func (l *loader) definition() policy.Definition {
-	d := policy.Definition{Sources: l.sources, Vars: maps.Clone(l.opts.Vars), Inject: map[string]policy.Injection{}}
+	d := policy.Definition{Sources: l.sources, Vars: maps.Clone(l.opts.Vars), Inject: map[string]policy.Injection{}, Keys: l.keys}
 	var audit auditSettings
 	for i, doc := range l.documents {
 		if i == 0 {

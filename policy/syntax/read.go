@@ -57,12 +57,13 @@ const maxProblems = 100
 // reader parses the nodes of one file and collects problems.
 type reader struct {
 	strictyaml.Reader
-	vars map[string]string
+	vars       map[string]string
+	filesAlone bool // see [Options.FilesAlone]
 }
 
 // newReader returns a reader that appends its problems to a list.
 func newReader(file string, vars map[string]string, problems *policy.Problems) *reader {
-	return &reader{strictyaml.NewReader(file, &dialect, collect(problems)), vars}
+	return &reader{Reader: strictyaml.NewReader(file, &dialect, collect(problems)), vars: vars}
 }
 
 // collect returns a function that appends problems to a list, up to

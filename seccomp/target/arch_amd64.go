@@ -58,3 +58,6 @@ func SetNumber(tid, number int) error {
 	}
 	return nil
 }
+
+// archWaits are waits that newer architectures do not have.
+var archWaits = []int{unix.SYS_EPOLL_WAIT}

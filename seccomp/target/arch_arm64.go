@@ -70,3 +70,6 @@ func SetNumber(tid, number int) error {
 	}
 	return nil
 }
+
+// archWaits are waits that only this architecture has: none.
+var archWaits []int

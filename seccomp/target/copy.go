@@ -3,8 +3,6 @@ package target
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,17 +26,13 @@ func (h *Handle) Copy(limit int64) (*Handle, error) {
 		}
 		return &Handle{Path: h.Path, Stat: h.Stat, fd: fd}, nil
 	}
-	from, err := h.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer from.Close()
+	defer h.closeKept()
 	fd, err := memoryFile()
 	if err != nil {
 		return nil, fmt.Errorf("copy %s: %w", h.Path, err)
 	}
-	copied := &Handle{Path: h.Path, Stat: h.Stat, fd: fd}
-	if copied.Stat.Size, err = fill(fd, from, limit); err != nil {
+	copied := &Handle{Path: h.Path, Stat: h.Stat, fd: fd, memory: true}
+	if copied.Stat.Size, err = fill(fd, h, limit); err != nil {
 		copied.Close()
 		return nil, fmt.Errorf("copy %s: %w", h.Path, err)
 	}
@@ -55,15 +49,23 @@ func memoryFile() (int, error) {
 	return fd, err
 }
 
-// fill copies a file into a memory file and seals it.
-func fill(fd int, from *os.File, limit int64) (int64, error) {
-	again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
+// descriptor writes to a descriptor.
+type descriptor int
+
+func (d descriptor) Write(p []byte) (written int, err error) {
+	for written < len(p) {
+		n, err := unix.Write(int(d), p[written:])
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return written, err
+		}
+		written += max(n, 0)
 	}
-	to := os.NewFile(uintptr(again), "memory")
-	defer to.Close()
-	n, err := io.Copy(to, io.LimitReader(from, limit+1))
+	return written, nil
+}
+
+// fill copies a file into a memory file and seals it.
+func fill(fd int, from *Handle, limit int64) (int64, error) {
+	n, err := from.CopyTo(descriptor(fd), limit+1)
 	if err != nil {
 		return 0, err
 	}

@@ -1,6 +1,8 @@
 package target
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
@@ -143,6 +145,79 @@ func TestARouteOnReadOnlyMountsIsFixed(t *testing.T) {
 		if want := r.path == "/usr/bin/env" || r.path == "/usr/bin/../bin/env" || r.path == "/mnt/../usr/bin/env"; r.err != nil ||
 			r.fixed != want {
 			t.Errorf("%s is fixed: %v, %v", r.path, r.fixed, r.err)
+		}
+	}
+}
+
+// The file system of a script may be that of another program, which each open waits for.
+func TestAScriptIsOpenedOnceToBeCopied(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread() // the first thread may be in other mounts: a test before had it
+	defer runtime.UnlockOSThread()
+	self, err := OpenView(unix.Gettid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	events, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(events)
+	if _, err := unix.InotifyAddWatch(events, file, unix.IN_OPEN|unix.IN_CLOSE); err != nil {
+		t.Fatal(err)
+	}
+	h := resolved(t, self, file)
+	if head, err := h.Head(2); err != nil || string(head) != "#!" {
+		t.Fatalf("%q, %v", head, err)
+	}
+	copied, err := h.Copy(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copied.Close()
+	var all bytes.Buffer
+	if head, err := copied.Head(4); err != nil || string(head) != "#!/b" {
+		t.Errorf("%q, %v", head, err)
+	}
+	if n, err := copied.CopyTo(&all, 100); n != 10 || err != nil || all.String() != "#!/bin/sh\n" {
+		t.Errorf("%d bytes, %v: %q", n, err, all.String())
+	}
+	buf := make([]byte, 4096)
+	n, err := unix.Read(events, buf)
+	opened := 0
+	for at := 0; at < n; at += unix.SizeofInotifyEvent {
+		if binary.NativeEndian.Uint32(buf[at+4:])&unix.IN_OPEN != 0 {
+			opened++
+		}
+	}
+	if err != nil || opened != 1 || h.kept != 0 {
+		t.Errorf("it was opened %d times, %v; kept: %d", opened, err, h.kept)
+	}
+}
+
+// A file can be longer than its status says, as in procfs, and longer than a buffer.
+func TestFilesAreCopiedInParts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	data := bytes.Repeat([]byte("0123456789abcdef"), 3*maxBuffer/16)
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	self, err := OpenView(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	for size, limit := range map[int64]int64{0: 1 << 20, 1: int64(len(data)), 1 << 20: maxBuffer + 1} {
+		h := resolved(t, self, file)
+		h.Stat.Size = size
+		var all bytes.Buffer
+		n, err := h.CopyTo(&all, limit)
+		if want := data[:min(limit, int64(len(data)))]; err != nil || n != int64(len(want)) || !bytes.Equal(all.Bytes(), want) {
+			t.Errorf("status of %d bytes, at most %d: %d bytes, %v", size, limit, n, err)
 		}
 	}
 }

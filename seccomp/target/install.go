@@ -82,12 +82,7 @@ func fillMemory(tid, number int, content *Handle) (made unix.Stat_t, err error) 
 	if err != nil || seals&unix.F_SEAL_SEAL != 0 || made.Size != 0 {
 		return made, errors.Join(fmt.Errorf("descriptor %d of thread %d is not a new memory file", number, tid), err)
 	}
-	from, err := content.Open()
-	if err != nil {
-		return made, err
-	}
-	defer from.Close()
-	if _, err := fill(fd, from, content.Stat.Size); err != nil {
+	if _, err := fill(fd, content, content.Stat.Size); err != nil {
 		return made, fmt.Errorf("fill the memory file of thread %d: %w", tid, err)
 	}
 	if err := unix.Stat(name, &now); err != nil || now.Dev != made.Dev || now.Ino != made.Ino {

@@ -1,8 +1,10 @@
 package target
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -18,10 +20,23 @@ type Handle struct {
 	Path string
 	Stat unix.Stat_t
 	fd   int
+
+	memory bool // fd can be read
+	kept   int  // one more than a descriptor to read, which Head left to Copy; 0: none
 }
 
 // Close closes the handle.
-func (h *Handle) Close() { _ = unix.Close(h.fd) }
+func (h *Handle) Close() {
+	h.closeKept()
+	_ = unix.Close(h.fd)
+}
+
+func (h *Handle) closeKept() {
+	if h.kept > 0 {
+		_ = unix.Close(h.kept - 1)
+		h.kept = 0
+	}
+}
 
 // Same reports whether the handle refers to the file with this device and inode
 // number.
@@ -32,6 +47,12 @@ func (h *Handle) Same(dev, ino uint64) bool { return h.Stat.Dev == dev && h.Stat
 // On a FUSE mount they may be cached, and a write to mapped memory changes them
 // only at writeback. See statfs(2), f_flags.
 func (h *Handle) ReadOnly() (bool, error) {
+	// statfs(2) asks the server of a FUSE mount. An access check asks nobody, and fails with
+	// EROFS on what is read-only. See do_faccessat in fs/open.c.
+	const noDevice = 0 // the major number of file systems without one
+	if unix.Major(h.Stat.Dev) == noDevice && unix.Faccessat2(h.fd, "", unix.W_OK, unix.AT_EMPTY_PATH|unix.AT_EACCESS) == nil {
+		return false, nil
+	}
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(h.fd, &s); err != nil {
 		return false, fmt.Errorf("look at the mount of %s: %w", h.Path, err)
@@ -63,27 +84,87 @@ func (h *Handle) open() (int, error) {
 	return fd, nil
 }
 
-// Head returns the first bytes of the file, at most n.
+// reader returns a descriptor for reading at any position. own: the caller closes it.
+func (h *Handle) reader() (fd int, own bool, err error) {
+	switch {
+	case h.memory:
+		return h.fd, false, nil
+	case h.kept > 0:
+		return h.kept - 1, false, nil
+	}
+	fd, err = h.open()
+	return fd, true, err
+}
+
+// Head returns the first bytes of the file, at most n. If they begin with "#!", a [Handle.Copy]
+// that follows does not open the file again.
 func (h *Handle) Head(n int) ([]byte, error) {
-	fd, err := h.open()
+	fd, own, err := h.reader()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = unix.Close(fd) }()
 	buf := make([]byte, n)
-	for have := 0; have < n; {
-		more, err := unix.Pread(fd, buf[have:], int64(have))
+	have, err := readAt(fd, buf, 0)
+	switch {
+	case own && err == nil && bytes.HasPrefix(buf[:have], []byte("#!")):
+		h.kept = fd + 1
+	case own:
+		_ = unix.Close(fd)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", h.Path, err)
+	}
+	return buf[:have], nil
+}
+
+// readAt reads until p is full or the file ends.
+func readAt(fd int, p []byte, from int64) (have int, err error) {
+	for have < len(p) {
+		n, err := unix.Pread(fd, p[have:], from+int64(have))
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			return nil, fmt.Errorf("read %s: %w", h.Path, err)
-		case more == 0:
-			return buf[:have], nil
+			return have, err
+		case n == 0:
+			return have, nil
 		default:
-			have += more
+			have += n
 		}
 	}
-	return buf, nil
+	return have, nil
+}
+
+// Sizes of the buffer of a copy, in bytes: a file can be longer than its status says.
+const (
+	minBuffer = 4 << 10
+	maxBuffer = 128 << 10
+)
+
+// CopyTo writes at most limit bytes of the file to w, and returns their number.
+func (h *Handle) CopyTo(w io.Writer, limit int64) (written int64, err error) {
+	fd, own, err := h.reader()
+	if err != nil {
+		return 0, err
+	}
+	if own {
+		defer func() { _ = unix.Close(fd) }()
+	}
+	buf := make([]byte, min(limit, max(h.Stat.Size+1, minBuffer), maxBuffer))
+	for written < limit && err == nil {
+		var n int
+		n, err = readAt(fd, buf[:min(limit-written, int64(len(buf)))], written)
+		if n == 0 {
+			break
+		}
+		if err == nil {
+			_, err = w.Write(buf[:n])
+		}
+		written += int64(n)
+	}
+	if err != nil {
+		return written, fmt.Errorf("read %s: %w", h.Path, err)
+	}
+	return written, nil
 }
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
@@ -371,6 +452,12 @@ func (h *Handle) nameIn(root *os.File) error {
 	}
 	h.Path = inside
 	return nil
+}
+
+// Now returns the status that the file has now. That of a copy is its own.
+func (h *Handle) Now() (st unix.Stat_t, err error) {
+	err = unix.Fstat(h.fd, &st)
+	return st, err
 }
 
 // Refresh reads the file's status again.

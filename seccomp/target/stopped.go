@@ -63,14 +63,21 @@ func OpenStoppedBy(pid int, r *Registers) (*Stopped, error) {
 }
 
 // Held reports whether a tracer holds the process pid in a stop. A process that is killed
-// leaves its stop at once, before its memory is released.
+// leaves its stop at once, before its memory is released. It may be held again at its end: see
+// PTRACE_EVENT_EXIT in ptrace(2). Then it was killed all the same.
 func Held(pid int) bool {
+	const signaled = 0x400 // PF_SIGNALED of include/linux/sched.h
 	text, err := readProc(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid)+"/stat")
 	if err != nil {
 		return !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) // those mean that it is gone
 	}
-	rest := text[bytes.LastIndexByte(text, ')')+1:] // a space and the state: see proc_pid_stat(5)
-	return bytes.HasPrefix(rest, []byte(" t"))
+	rest := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // from the state on: see proc_pid_stat(5)
+	const state, flags = 0, 6
+	if len(rest) <= flags || string(rest[state]) != "t" {
+		return false
+	}
+	bits, err := strconv.ParseUint(string(rest[flags]), 10, 64)
+	return err != nil || bits&signaled == 0
 }
 
 func (s *Stopped) open() error {

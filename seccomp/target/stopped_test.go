@@ -65,3 +65,41 @@ func runWith(t *testing.T, prepare func(*Stopped) error, added string) string {
 	}
 	return out.String()
 }
+
+// A process that is killed stops again at its end, if its tracer asks for that. Nothing that is
+// read from it then says anything about its program.
+func TestAProcessThatWasKilledIsNotHeld(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command("/bin/true")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(pid, &status, 0, nil); err != nil || !status.Stopped() {
+		t.Fatalf("no exec stop: %v, %v", status, err)
+	}
+	if !Held(pid) {
+		t.Error("a process at its exec stop is not held")
+	}
+	if err := unix.PtraceSetOptions(pid, unix.PTRACE_O_TRACEEXIT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Wait4(pid, &status, 0, nil); err != nil || !status.Stopped() || status.TrapCause() != unix.PTRACE_EVENT_EXIT {
+		t.Fatalf("no stop at its end: %v, %v", status, err)
+	}
+	if Held(pid) {
+		t.Error("a process that was killed is held")
+	}
+	if err := unix.PtraceDetach(pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || Held(pid) {
+		t.Errorf("after its end: %v", err)
+	}
+}

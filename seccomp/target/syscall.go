@@ -3,6 +3,7 @@ package target
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"unsafe"
 
@@ -71,6 +72,32 @@ func SetResult(tid int, result int64) error {
 		return err
 	}
 	r.set(regsResultAt, uint64(result))
+	return r.Write(tid)
+}
+
+// waits are the calls that end with EINTR when their thread is interrupted, even by a stop
+// that is no signal, and that have done nothing then. Other waits are restarted. See
+// signal(7).
+var waits = append([]int{
+	unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2, unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_SEMTIMEDOP, unix.SYS_SEMOP,
+	unix.SYS_IO_GETEVENTS, unix.SYS_IO_PGETEVENTS, unix.SYS_ACCEPT, unix.SYS_ACCEPT4, unix.SYS_CONNECT,
+	unix.SYS_READ, unix.SYS_READV, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_RECVMMSG,
+	unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG,
+}, archWaits...)
+
+// RestartWait has a wait begin again that ended with EINTR because of PTRACE_INTERRUPT. If
+// there is a signal with a handler, it ends with EINTR all the same. The thread is stopped at
+// the exit of the call. See ERESTARTNOHAND in include/linux/errno.h.
+func RestartWait(tid int) error {
+	restart := int64(-514) // ERESTARTNOHAND
+	r, err := ReadRegisters(tid)
+	if err != nil {
+		return err
+	}
+	if number, _ := r.Call(); int64(r.at(regsResultAt)) != -int64(unix.EINTR) || !slices.Contains(waits, number) {
+		return nil
+	}
+	r.set(regsResultAt, uint64(restart))
 	return r.Write(tid)
 }
 

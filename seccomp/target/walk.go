@@ -119,9 +119,8 @@ func (w *walker) step(name string, follow bool) (link string, err error) {
 			_ = unix.Close(fd)
 		}
 	}
-	proc := procDir(w.at)
 	switch {
-	case proc == procTop && (name == "self" || name == "thread-self") && follow && (err == nil || errors.Is(err, unix.ENOENT)):
+	case (name == "self" || name == "thread-self") && follow && (err == nil || errors.Is(err, unix.ENOENT)) && procDir(w.at) == procTop:
 		// In a pid namespace that this process is not in, the link does not exist.
 		if err == nil {
 			_ = unix.Close(fd)
@@ -131,7 +130,7 @@ func (w *walker) step(name string, follow bool) (link string, err error) {
 		return "", err
 	case s.Mode&unix.S_IFMT != unix.S_IFLNK || !follow:
 		return "", w.move(fd, nil)
-	case proc == procBelow:
+	case procDir(w.at) == procBelow:
 		// exe, cwd, root, fd/N: the kernel goes to the file itself.
 		_ = unix.Close(fd)
 		if w.links++; w.links > maxLinks {
@@ -167,7 +166,8 @@ const (
 )
 
 // procDir reports what a directory is in procfs, if anything. The root of
-// procfs has inode number 1, PROC_ROOT_INO in linux/proc_ns.h.
+// procfs has inode number 1, PROC_ROOT_INO in linux/proc_ns.h. It may ask the server
+// of a file system.
 func procDir(fd int) int {
 	var fs unix.Statfs_t
 	var s unix.Stat_t

@@ -122,7 +122,7 @@ func (a *anchor) read(fresh bool) error {
 		}
 	}
 	if !found {
-		return errors.New("no record in it was made with the audit key")
+		return errNoRecord
 	}
 	return nil
 }
@@ -174,7 +174,8 @@ func (l *Log) Digest(s string) string {
 func (a *anchor) close() error { return errors.Join(a.file.Sync(), a.file.Close()) }
 
 // VerifyFile verifies the log at path as [Verify] does, and compares it with its anchor.
-// It thus also detects a log that was cut at its end or replaced as a whole.
+// It thus also detects a log that was cut at its end or replaced as a whole. A log without
+// an event is not valid if its anchor is empty too: nothing shows that it had none.
 func VerifyFile(path, keyFile string) (Head, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -183,6 +184,9 @@ func VerifyFile(path, keyFile string) (Head, error) {
 	defer f.Close()
 	a, err := readAnchor(path, keyFile)
 	if err != nil {
+		if errors.Is(err, errNoRecord) && isEmpty(path) && isEmpty(path+AnchorSuffix) {
+			err = fmt.Errorf("%s: %w", path, errNotBegun)
+		}
 		return Head{}, err
 	}
 	head, err := verify(f, func(h Head) error {
@@ -198,6 +202,17 @@ func VerifyFile(path, keyFile string) (Head, error) {
 		return head, fmt.Errorf("%s: %w", path, err)
 	}
 	return head, nil
+}
+
+var (
+	errNoRecord = errors.New("no record in it was made with the audit key")
+	errNotBegun = errors.New("it has no event, and its anchor is empty: its supervisor was killed before the session began, " +
+		"or both were emptied")
+)
+
+func isEmpty(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Size() == 0
 }
 
 func readAnchor(path, keyFile string) (*anchor, error) {

@@ -26,7 +26,7 @@ import (
 // describes must then be denied.
 type Log struct {
 	opts   Options
-	file   *os.File
+	file   lockedFile
 	anchor *anchor
 
 	syncMu sync.Mutex // taken before mu
@@ -69,7 +69,8 @@ const reusedLine = 8 << 10
 
 // Open opens the log at path, or creates it with mode 0600, and continues its chain. It
 // moves an unfinished last line, which a crash can leave, to a file beside the log, and
-// writes an event about that. It refuses
+// writes an event about that. A file that it created and that got no event is removed by
+// [Log.Close]. It refuses
 //   - a log that another process has open,
 //   - a log whose last whole line is not a valid event,
 //   - a log that is shorter than its anchor says.
@@ -83,41 +84,96 @@ func Open(path string, opts Options) (*Log, error) {
 	}
 	l := &Log{opts: opts, file: f, dirty: make(chan struct{}, 1), stop: make(chan struct{})}
 	if err := l.resume(path); err != nil {
-		return nil, errors.Join(fmt.Errorf("open audit log %s: %w", path, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("open audit log %s: %w", path, err), l.removeUnused(), f.Close())
 	}
 	l.stopped.Add(1)
 	go l.flush()
 	return l, nil
 }
 
-func openLocked(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
+// maxTries is how often a log is opened that others remove meanwhile.
+const maxTries = 1000
+
+// lockedFile is the file of a log.
+type lockedFile struct {
+	*os.File
+	made bool // it did not exist before
+}
+
+// openLocked opens the file of a log, which it locks.
+func openLocked(path string) (lockedFile, error) {
+	for range maxTries {
+		made := true
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+		if errors.Is(err, os.ErrExist) {
+			made = false
+			f, err = os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+			if errors.Is(err, os.ErrNotExist) {
+				continue // it was removed between the two calls
+			}
+		}
+		if err != nil {
+			return lockedFile{}, err
+		}
+		if err := lock(f); err != nil {
+			return lockedFile{}, errors.Join(err, f.Close())
+		}
+		if isAt(f, path) {
+			return lockedFile{f, made}, nil
+		}
+		// The process that had it locked removed it.
+		if err := f.Close(); err != nil {
+			return lockedFile{}, err
+		}
 	}
+	return lockedFile{}, errors.New("its name leads to another file each time")
+}
+
+// lock checks that a file can have a log, and locks it.
+func lock(f *os.File) error {
 	info, err := f.Stat()
 	switch {
 	case err != nil:
+		return err
 	case !info.Mode().IsRegular():
-		err = errors.New("not a regular file")
+		return errors.New("not a regular file")
 	case info.Mode().Perm()&0o077 != 0:
-		err = fmt.Errorf("mode %04o gives others access, want 0600", info.Mode().Perm())
-	default:
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = errors.New("another process writes it")
-		}
+		return fmt.Errorf("mode %04o gives others access, want 0600", info.Mode().Perm())
 	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return errors.New("another process writes it")
+	}
+	return err
+}
+
+// isAt reports whether path names an open file.
+func isAt(f *os.File, path string) bool {
+	at, err := os.Lstat(path)
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return false
 	}
-	return f, nil
+	info, err := f.Stat()
+	return err == nil && os.SameFile(at, info)
+}
+
+// removeUnused removes the file and its anchor if the log created it and has no event: the
+// session did not begin. It is still locked, so that no other process writes to it.
+func (l *Log) removeUnused() error {
+	path := l.file.Name()
+	if !l.file.made || l.head.Seq > 0 || l.broken != nil || !isAt(l.file.File, path) {
+		return nil
+	}
+	if err := os.Remove(path + AnchorSuffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Remove(path)
 }
 
 // resume reads the end of the log, compares it with the anchor and moves an unfinished
 // last line to another file.
 func (l *Log) resume(path string) error {
-	end, err := readEnd(l.file)
+	end, err := readEnd(l.file.File)
 	if err != nil {
 		return err
 	}
@@ -306,7 +362,8 @@ func (l *Log) Path() string {
 	return l.file.Name()
 }
 
-// Close brings the log to disk, ends its followers and closes it.
+// Close brings the log to disk, ends its followers and closes it. It removes a file that
+// [Open] created and that has no event.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -323,5 +380,5 @@ func (l *Log) Close() error {
 	close(l.stop)
 	l.stopped.Wait()
 	err := l.sync(last)
-	return errors.Join(err, l.anchor.close(), l.file.Close())
+	return errors.Join(err, l.anchor.close(), l.removeUnused(), l.file.Close())
 }

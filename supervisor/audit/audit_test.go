@@ -230,6 +230,31 @@ func TestAnUnfinishedLastLineIsSetAside(t *testing.T) {
 	}
 }
 
+// Lines that are longer than what is usually read of the end, and shorter ones.
+func TestALogGoesOnAfterLinesOfAllLengths(t *testing.T) {
+	for _, length := range []int{1, usualTail - 1000, usualTail, 3 * usualTail, MaxLine / 2} {
+		for _, torn := range []int{0, 1, usualTail - 1, usualTail, usualTail + 1, MaxLine} {
+			dir := filled(t, 2)
+			l := open(t, dir, Options{})
+			add(t, l, wire.Event{Type: wire.EventExec, Decision: "allow", Message: strings.Repeat("m", length)})
+			shut(t, l)
+			rewrite(t, dir, append(read(t, dir), strings.Repeat("t", torn)...))
+			l = open(t, dir, Options{})
+			want := uint64(3)
+			if torn > 0 {
+				want++ // the fault that tells of it
+			}
+			if seq := l.Head().Seq; seq != want {
+				t.Errorf("a line of %d and %d torn bytes: the head is %d, not %d", length, torn, seq, want)
+			}
+			shut(t, l)
+			if head, err := verifyDir(dir); err != nil || head.Seq != want {
+				t.Errorf("a line of %d and %d torn bytes: verify gave %+v %v", length, torn, head, err)
+			}
+		}
+	}
+}
+
 func TestAnAnchorSlotTornByACrashLeavesTheOther(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, Options{})
@@ -460,31 +485,35 @@ func TestAnEventTooLargeIsRefused(t *testing.T) {
 	shut(t, open(t, dir, Options{}))
 }
 
-// A full disk is met in a mount namespace of its own, on a small tmpfs.
-func TestAFullDiskIsReportedAndLeavesTheLogValid(t *testing.T) {
+// onSmallDisk calls do with a directory on a tmpfs of 64 KiB, in a mount namespace of its own. do may not call
+// [testing.T.Fatal]: it runs in another goroutine.
+func onSmallDisk(t *testing.T, do func(t *testing.T, dir string)) {
+	t.Helper()
 	testenv.Need(t, testenv.Root)
 	dir := t.TempDir()
 	done := make(chan struct{})
 	go func() { // the thread is never unlocked: it ends with the namespace
 		defer close(done)
 		runtime.LockOSThread()
-		fullDisk(t, dir)
+		for _, err := range []error{
+			unix.Unshare(unix.CLONE_NEWNS),
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("small", dir, "tmpfs", 0, "size=64k"),
+		} {
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		defer unix.Unmount(dir, unix.MNT_DETACH)
+		do(t, dir)
 	}()
 	<-done
 }
 
+func TestAFullDiskIsReportedAndLeavesTheLogValid(t *testing.T) { onSmallDisk(t, fullDisk) }
+
 func fullDisk(t *testing.T, dir string) {
-	for _, err := range []error{
-		unix.Unshare(unix.CLONE_NEWNS),
-		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-		unix.Mount("small", dir, "tmpfs", 0, "size=64k"),
-	} {
-		if err != nil {
-			t.Error(err)
-			return
-		}
-	}
-	defer unix.Unmount(dir, unix.MNT_DETACH)
 	l, err := Open(filepath.Join(dir, "log"), Options{KeyFile: filepath.Join(dir, "key")})
 	if err != nil {
 		t.Error(err)
@@ -564,4 +593,96 @@ func TestFirstLogsMayBeOpenedAtTheSameTime(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// names are the files of a directory.
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return strings.Join(out, " ")
+}
+
+func TestALogWithoutAnEventLeavesNothing(t *testing.T) {
+	t.Run("closed", func(t *testing.T) {
+		dir := filled(t, 0)
+		if got := names(t, dir); got != "key" {
+			t.Errorf("left are %s", got)
+		}
+		l := open(t, dir, Options{})
+		add(t, l, wire.Event{Type: wire.EventFault})
+		shut(t, l)
+		if head, err := verifyDir(dir); err != nil || head.Seq != 1 {
+			t.Errorf("the next log: %+v %v", head, err)
+		}
+	})
+	t.Run("not opened", func(t *testing.T) {
+		dir := filled(t, 0)
+		if err := os.Chmod(filepath.Join(dir, "key"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(filepath.Join(dir, "log"), Options{KeyFile: filepath.Join(dir, "key")}); err == nil {
+			t.Error("opened with a key that others can read")
+		}
+		if got := names(t, dir); got != "key" {
+			t.Errorf("left are %s", got)
+		}
+	})
+	t.Run("a file that was there stays", func(t *testing.T) {
+		dir := t.TempDir()
+		rewrite(t, dir, nil)
+		shut(t, open(t, dir, Options{}))
+		if got := names(t, dir); got != "key log log.anchor" {
+			t.Errorf("left are %s", got)
+		}
+	})
+	t.Run("a file that took its name stays", func(t *testing.T) {
+		dir := t.TempDir()
+		l := open(t, dir, Options{})
+		if err := os.Rename(filepath.Join(dir, "log"), filepath.Join(dir, "moved")); err != nil {
+			t.Fatal(err)
+		}
+		rewrite(t, dir, []byte("other"))
+		shut(t, l)
+		if got := string(read(t, dir)); got != "other" {
+			t.Errorf("it has %q", got)
+		}
+	})
+}
+
+func TestNoEventIsWrittenToARemovedLog(t *testing.T) {
+	for range 300 {
+		dir := t.TempDir()
+		first := open(t, dir, Options{})
+		var closing sync.WaitGroup
+		closing.Go(func() { shut(t, first) })
+		second, err := first, os.ErrExist
+		for err != nil { // the other one has it
+			second, err = Open(filepath.Join(dir, "log"), Options{KeyFile: filepath.Join(dir, "key")})
+		}
+		add(t, second, wire.Event{Type: wire.EventExec, Decision: "allow"})
+		closing.Wait()
+		shut(t, second)
+		if head, err := verifyDir(dir); err != nil || head.Seq != 1 {
+			t.Fatalf("%+v %v", head, err)
+		}
+	}
+}
+
+func TestVerifySaysThatNoSessionBegan(t *testing.T) {
+	dir := filled(t, 1)
+	rewrite(t, dir, nil)
+	if err := os.Truncate(filepath.Join(dir, "log.anchor"), 0); err != nil {
+		t.Fatal(err)
+	}
+	const want = "it has no event, and its anchor is empty: its supervisor was killed before the session began, or both were emptied"
+	if _, err := verifyDir(dir); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("verify gave %v", err)
+	}
 }

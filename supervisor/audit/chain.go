@@ -150,6 +150,25 @@ type end struct {
 	torn []byte // bytes after it
 }
 
+// readTail reads the last bytes of a log of this size: those that have its last whole line, from
+// the newline before it, or all that may be part of one.
+func readTail(f *os.File, size int64) (start int64, tail []byte, err error) {
+	const most = 2*MaxLine + 1 // an unfinished line, a whole one, and the newline before it
+	for bytesRead := min(usualTail, size); ; bytesRead = min(most, size) {
+		start = size - bytesRead
+		tail = make([]byte, bytesRead)
+		if _, err := f.ReadAt(tail, start); err != nil {
+			return 0, nil, err
+		}
+		if bytesRead == min(most, size) || bytes.Count(tail, []byte{'\n'}) > 1 {
+			return start, tail, nil
+		}
+	}
+}
+
+// usualTail has the last line of most logs. Each start of a command reads it.
+const usualTail = 8 << 10
+
 // readEnd reads the last whole line of a log, which must be a valid event, and the bytes
 // after it.
 func readEnd(f *os.File) (end, error) {
@@ -157,10 +176,8 @@ func readEnd(f *os.File) (end, error) {
 	if err != nil {
 		return end{}, err
 	}
-	const most = 2*MaxLine + 1 // an unfinished line, a whole one, and the newline before it
-	start := max(0, info.Size()-most)
-	tail := make([]byte, info.Size()-start)
-	if _, err := f.ReadAt(tail, start); err != nil {
+	start, tail, err := readTail(f, info.Size())
+	if err != nil {
 		return end{}, err
 	}
 	newline := bytes.LastIndexByte(tail, '\n')

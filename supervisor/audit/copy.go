@@ -14,7 +14,7 @@ type Copy struct {
 	file  *os.File
 	head  Head
 	line  []byte
-	left  int64 // bytes that may still be written
+	size  int64 // bytes that are written
 	limit int64
 }
 
@@ -28,11 +28,12 @@ func NewCopy(path string) (*Copy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("copy the audit log: %w", err)
 	}
-	return &Copy{file: f, left: maxCopy, limit: maxCopy}, nil
+	return &Copy{file: f, limit: maxCopy}, nil
 }
 
 // Append writes one event. It refuses an event that was changed, that does not follow the
-// last one, or that makes the copy longer than a log may be.
+// last one, or that makes the copy longer than a log may be. One that could not be written,
+// as on a full disk, may be appended again.
 func (c *Copy) Append(e wire.Event) error {
 	line, err := appendEvent(c.line[:0], &e)
 	if err == nil && len(line) >= MaxLine {
@@ -47,13 +48,13 @@ func (c *Copy) Append(e wire.Event) error {
 	}
 	line = append(line, '\n')
 	c.line = line
-	if c.left -= int64(len(line)); c.left < 0 {
+	if c.size+int64(len(line)) > c.limit {
 		return fmt.Errorf("copy the audit log: it has more than %d bytes", c.limit)
 	}
-	if _, err := c.file.Write(line); err != nil {
-		return fmt.Errorf("copy the audit log: %w", err)
+	if _, err := c.file.WriteAt(line, c.size); err != nil {
+		return fmt.Errorf("copy the audit log: %w", errors.Join(err, c.file.Truncate(c.size)))
 	}
-	c.head = head
+	c.head, c.size = head, c.size+int64(len(line))
 	return nil
 }
 

@@ -3,11 +3,14 @@ package audit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
 )
@@ -28,7 +31,10 @@ func someEvents(t *testing.T) (events []wire.Event, log []byte) {
 	for _, e := range []wire.Event{
 		{Type: wire.EventSession, Phase: "begin", HeldBy: map[string]string{"files": "fuse"}},
 		{Type: "exec", Path: "/bin/\xff\n", Argv: wire.Names{"a", "<é>", "\xfe"}, Decision: "deny", Time: time.Unix(1, 5).UTC()},
-		{Type: "command", Exit: &wire.Exit{Kind: "exited"}, Process: &wire.Process{PID: 1, Exe: "/x"}, Env: []string{"A"}},
+		{
+			Type: "command", Exit: &wire.Exit{Kind: "exited"}, Process: &wire.Process{PID: 1, Exe: "/x"},
+			Env: []string{"A", strings.Repeat("x", 6000)},
+		},
 	} {
 		if err := l.Append(e); err != nil {
 			t.Fatal(err)
@@ -124,14 +130,14 @@ func TestACopyIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.left = int64(len(log)) - 1
+	c.limit = int64(len(log)) - 1
 	for i, e := range events {
 		err = c.Append(e)
 		if last := i == len(events)-1; (err == nil) == last {
 			t.Fatalf("event %d: %v", i, err)
 		}
 	}
-	if !strings.Contains(err.Error(), "more than 4294967296 bytes") || c.Append(events[0]) == nil {
+	if !strings.Contains(err.Error(), fmt.Sprintf("more than %d bytes", c.limit)) || c.Append(events[0]) == nil {
 		t.Error(err)
 	}
 	if err := c.Close(); err != nil {
@@ -139,5 +145,40 @@ func TestACopyIsBounded(t *testing.T) {
 	}
 	if got, err := os.ReadFile(path); err != nil || !strings.HasPrefix(string(log), string(got)) || !strings.HasSuffix(string(got), "\n") {
 		t.Errorf("%v, the copy is no beginning of the log: %q", err, got)
+	}
+}
+
+func TestACopyGoesOnWhereTheDiskWasFull(t *testing.T) {
+	events, log := someEvents(t)
+	onSmallDisk(t, func(t *testing.T, dir string) { copyOnFullDisk(t, dir, events, log) })
+}
+
+func copyOnFullDisk(t *testing.T, dir string, events []wire.Event, log []byte) {
+	filler, path := filepath.Join(dir, "filler"), filepath.Join(dir, "copy.jsonl")
+	c, err := NewCopy(path)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	failed := 0
+	for i, e := range events { // the first needs a page, the last one two more, and the end of the first is there
+		_ = os.WriteFile(filler, make([]byte, 64<<10), 0o600)
+		err := c.Append(e)
+		if errors.Is(err, unix.ENOSPC) {
+			failed++
+			err = errors.Join(os.Remove(filler), c.Append(e))
+		}
+		if err != nil {
+			t.Errorf("event %d: %v", i, err)
+		}
+	}
+	if failed != 2 {
+		t.Errorf("%d events found a full disk", failed)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != string(log) {
+		t.Errorf("the copy is %q, %v", got, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"runtime"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -14,10 +12,6 @@ import (
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/probe/trial"
 )
-
-// serverFilter returns the compiled filter of file servers. Compiling takes
-// milliseconds, so it is done once.
-var serverFilter = sync.OnceValues(func() ([]byte, error) { return seccomp.ServerPlan().Compile(runtime.GOARCH) })
 
 // Capabilities are the capabilities that a file server needs from root. It
 // needs the rights of any owner on the backing directories. The kernel requires
@@ -34,7 +28,7 @@ const treeRights = launch.LandlockRead | launch.LandlockWrite | launch.LandlockE
 // confinement allows a file server its donated directories, and /proc, where it
 // identifies the processes that make requests.
 func confinement(donations []launch.Donation) (launch.Confinement, func(), error) {
-	filter, err := serverFilter()
+	filter, err := seccomp.ServerProgram()
 	if err != nil {
 		return launch.Confinement{}, nil, err
 	}
@@ -52,8 +46,9 @@ func confinement(donations []launch.Donation) (launch.Confinement, func(), error
 }
 
 // Serve is the main function of the file server's process. It serves the
-// donated directories over the donated descriptors until the mounts are gone.
-func Serve() error {
+// donated directories over the donated descriptors until the mounts are gone. reserved
+// waits for what the process must have before a command runs.
+func Serve(reserved func()) error {
 	if err := proveConfinement(); err != nil {
 		return err
 	}
@@ -66,7 +61,7 @@ func Serve() error {
 		return errors.New("no control socket")
 	}
 	delete(files, controlName)
-	return fuse.Run(context.Background(), control, files)
+	return fuse.Run(context.Background(), control, files, reserved)
 }
 
 // proveConfinement tries operations that a file server must not be able to do.

@@ -84,7 +84,7 @@ func (s *Server) Freeze(ctx context.Context, in io.Reader, out io.Writer) error 
 		return err
 	}
 	list, err := frozen(ctx, in, out)
-	thaw, end := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	thaw, end := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
 	defer end()
 	return errors.Join(err, s.control.Unfreeze(thaw, s.cfg.Mounts[0].Path, list))
 }

@@ -35,6 +35,7 @@ const controlName = "control"
 const (
 	startTimeout = 10 * time.Second // of the process, once all paths are mounted
 	stopTimeout  = 5 * time.Second  // until the process is killed
+	thawTimeout  = time.Minute      // for what a rollback has changed, up to 128 MiB of names
 )
 
 // Config describes the file server of one session. All functions are called from

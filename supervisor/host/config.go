@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path"
@@ -33,14 +34,28 @@ func ReadConfig(name string, optional bool) (supervisor.OperatorConfig, error) {
 	if err != nil {
 		return supervisor.OperatorConfig{}, fmt.Errorf("config: %w", err)
 	}
-	if info.Size() > maxConfig {
-		return supervisor.OperatorConfig{}, fmt.Errorf("config %s: %d bytes, at most %d", name, info.Size(), maxConfig)
+	if optional && !info.Mode().IsRegular() { // nobody named it: a pipe may never have a writer
+		return supervisor.OperatorConfig{}, fmt.Errorf("config %s is no regular file: put one there, or remove it", name)
 	}
-	data, err := os.ReadFile(name)
+	data, err := readAtMost(name, maxConfig)
 	if err != nil {
 		return supervisor.OperatorConfig{}, fmt.Errorf("config: %w", err)
 	}
 	return parseConfig(name, data)
+}
+
+// readAtMost reads a file that has at most so many bytes.
+func readAtMost(name string, most int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("%s is too large: at most %d bytes", name, most)
+	}
+	return data, err
 }
 
 func parseConfig(name string, data []byte) (supervisor.OperatorConfig, error) {

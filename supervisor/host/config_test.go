@@ -1,10 +1,13 @@
 package host
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/supervisor/probe"
 )
@@ -80,6 +83,24 @@ func TestMissingConfigIsOnlyFineWhenItWasNotAskedFor(t *testing.T) {
 	}
 	if _, err := ReadConfig(path, true); err == nil || !strings.Contains(err.Error(), "at most") {
 		t.Errorf("a huge file gave %v", err)
+	}
+}
+
+// TestAConfigurationThatNobodyNamedIsARegularFile has a pipe that nobody writes into, as an image can have it, and a device that
+// never ends.
+func TestAConfigurationThatNobodyNamedIsARegularFile(t *testing.T) {
+	dir := t.TempDir()
+	pipe, device := filepath.Join(dir, "pipe.yaml"), filepath.Join(dir, "device.yaml")
+	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Symlink("/dev/zero", device)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{pipe, device, dir} {
+		if _, err := ReadConfig(name, true); err == nil || !strings.Contains(err.Error(), name+" is no regular file") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := ReadConfig(device, false); err == nil || !strings.Contains(err.Error(), "at most") {
+		t.Errorf("a device that somebody named: %v", err)
 	}
 }
 

@@ -343,11 +343,12 @@ func (d *daemon) connection(ctx context.Context, conn net.Conn) {
 }
 
 // drained is a handler that reports the end of a command only when the denials of
-// the file server are in the audit log.
+// the file server are in the audit log. It says whether there were any.
 type drained struct{ *handler }
 
 // Exec runs one command. See [supervisor.Session.Exec].
 func (a drained) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
+	before := a.session.Refusals()
 	drained := make(chan error, 1)
 	drain := sync.OnceFunc(func() { drained <- a.session.Files().Drain() })
 	exited := s.Exited
@@ -359,5 +360,7 @@ func (a drained) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams)
 	}
 	exit, left, err := a.session.Exec(ctx, req, s)
 	drain() // of a command that was not started
-	return exit, left, errors.Join(err, <-drained)
+	err = errors.Join(err, <-drained)
+	left.NothingRefused = err == nil && a.session.Refusals() == before
+	return exit, left, err
 }

@@ -14,6 +14,9 @@ import (
 
 // Calls are what the supervisor does while the init starts.
 type Calls struct {
+	// Guarded is called when the init begins to set itself up. The session has its guard, see
+	// package threads. Nil: nobody needs to know.
+	Guarded func()
 	// Rooted is called when the root that commands see is complete, before anything of theirs
 	// runs. pid is the init, which may have ended. It is not called without namespaces. Nil:
 	// nobody needs to know.

@@ -2,6 +2,7 @@ package launch_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -85,6 +86,19 @@ trap '' TERM; setsid sleep 0`
 		s.run(t, own)
 		if _, after := s.run(t, portrait); after != before {
 			t.Errorf("before\n%s\nafter\n%s", before, after)
+		}
+	})
+}
+
+// A command is not told later than its caller that its time has passed.
+func TestTimersOfCommandsAreAsExact(t *testing.T) {
+	both(t, func(t *testing.T) {
+		want, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, got := start(t, config(t)).run(t, "cat /proc/self/timerslack_ns"); code != 0 || got != strconv.Itoa(want) {
+			t.Errorf("exit %d, %q, not %d", code, got, want)
 		}
 	})
 }

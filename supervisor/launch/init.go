@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/siginfo"
 	"agentsh/internal/threads"
 	"agentsh/internal/wire"
 )
@@ -72,6 +73,10 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 	if err != nil {
 		return nil, fmt.Errorf("start session init: %w", err)
 	}
+	if i.guard, err = threads.NewGuard(i.control); err != nil {
+		i.abandon()
+		return nil, fmt.Errorf("set up session: %w", err)
+	}
 	stop := context.AfterFunc(ctx, func() { _ = i.control.SetReadDeadline(time.Unix(1, 0)) })
 	err = i.handshake(file, onFUSE, &c)
 	err = errors.Join(err, i.setup.probing.close())
@@ -82,14 +87,16 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 		if ctx.Err() != nil {
 			err = errors.Join(ctx.Err(), err)
 		}
-		i.abandon()
-		return nil, fmt.Errorf("set up session: %w", err)
-	}
-	if i.guard, err = threads.NewGuard(i.control); err != nil {
+		if none := i.guard.Close(); none != nil {
+			err = none
+		}
 		i.abandon()
 		return nil, fmt.Errorf("set up session: %w", err)
 	}
 	go i.read()
+	if i.Unjudged() {
+		go i.child.keepRunning()
+	}
 	return i, nil
 }
 
@@ -165,6 +172,9 @@ func (u *User) namespace(a *syscall.SysProcAttr) {
 func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error, c *Config) error {
 	if err := send(i.control, []byte{msgSetup}, setup); err != nil {
 		return fmt.Errorf("send setup: %w", err)
+	}
+	if c.Guarded != nil {
+		c.Guarded()
 	}
 	for {
 		m, err := receive(i.control)
@@ -430,6 +440,22 @@ func startChild(cmd *exec.Cmd) (*child, error) {
 		}
 	}()
 	return c, <-started
+}
+
+// keepRunning continues the child when it is stopped, and returns at its end. Where nothing
+// stops their calls, commands of the same user can stop the init. It would neither tell of
+// their ends nor end the session. See waitid(2): SIGCONT ends the state that WNOWAIT leaves.
+func (c *child) keepRunning() {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, c.pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || !siginfo.Stopped(&info) || c.proc.Signal(unix.SIGCONT) != nil {
+			return
+		}
+	}
 }
 
 // kill sends SIGKILL. It ignores a child that has ended.

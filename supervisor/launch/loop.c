@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -154,6 +155,9 @@ static void *forking_thread(void *unused)
 {
 	char byte = 0;
 	(void)unused;
+	/* The first thread of a process gets late timers, as it is the Go runtime's monitor elsewhere
+	   (internal/threads). Here commands would inherit that. */
+	prctl(PR_SET_TIMERSLACK, 0UL);
 	/* Commands inherit the scheduling of this thread. The filter therefore refuses to
 	   change that of these numbers: seccomp.initThreads. */
 	if (!S.no_namespaces && syscall(SYS_gettid) > LAST_INIT_THREAD)

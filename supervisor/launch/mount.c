@@ -412,7 +412,7 @@ static void op_attr(struct reader *r)
 	close(fd);
 }
 
-/* Covers a file with /dev/null, or a directory with an empty one. */
+/* Covers a directory with an empty one, and a file with /dev/null on a mount without devices, so that it cannot be opened. */
 static void op_mask(struct reader *r)
 {
 	const char *target = read_str(r);
@@ -425,10 +425,10 @@ static void op_mask(struct reader *r)
 	if (fd < 0 || fstat(fd, &st) < 0)
 		die(errno, "mask", target);
 	close(fd);
-	const uint64_t attrs = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC;
+	const uint64_t attrs = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NODEV;
 	if (S_ISDIR(st.st_mode)) {
 		const char *options[] = { "size=4096", "mode=0555" };
-		attach(make_fs("tmpfs", target, attrs | MOUNT_ATTR_NODEV, options, 2), target, 1);
+		attach(make_fs("tmpfs", target, attrs, options, 2), target, 1);
 		return;
 	}
 	int null = open("/dev/null", O_PATH | O_CLOEXEC);

@@ -157,8 +157,9 @@ void run_setup(struct reader *r)
 	if (S.root >= 0 || (!S.filter.data && !S.trace_filter.data))
 		die(EBADMSG, "read setup: no new root or no filter", "");
 	/* The change of the user cleared this. If the supervisor ended in between, the
-	   control socket is closed. */
-	if (prctl(PR_SET_PDEATHSIG, S.no_namespaces ? 0 : SIGKILL, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+	   control socket is closed. Without namespaces this process still has to end the commands,
+	   one of which may have stopped it. */
+	if (prctl(PR_SET_PDEATHSIG, S.no_namespaces ? SIGCONT : SIGKILL, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		die(errno, "set the parent death signal", "");
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0)

@@ -60,16 +60,9 @@ func (p *copyUse) installed(in target.Process, file *target.Handle) {
 	if p == nil {
 		return
 	}
-	f, err := file.Open()
-	if err != nil {
-		return
+	if s, err := file.Now(); err == nil {
+		p.heldBy(in, s)
 	}
-	defer f.Close()
-	var s unix.Stat_t
-	if unix.Fstat(int(f.Fd()), &s) != nil {
-		return
-	}
-	p.heldBy(in, s)
 }
 
 // heldBy notes the process that has a copy, and the file that it is there.

@@ -74,12 +74,13 @@ func place(t testing.TB) (bin, dir string) {
 		data string
 		mode os.FileMode
 	}{
-		"hello":   {string(data), 0o755},
-		"doomed":  {string(data), 0o755},
-		"script":  {"#!" + dir + "/hello  first second \n", 0o755},
-		"script2": {"#!" + dir + "/script third\n", 0o755},
-		"text":    {"not a program\n", 0o755},
-		"plain":   {string(data), 0o644},
+		"hello":    {string(data), 0o755},
+		"doomed":   {string(data), 0o755},
+		"script":   {"#!" + dir + "/hello  first second \n", 0o755},
+		"script2":  {"#!" + dir + "/script third\n", 0o755},
+		"threaded": {"#!" + bin + "/processes ended\n", 0o755},
+		"text":     {"not a program\n", 0o755},
+		"plain":    {string(data), 0o644},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(f.data), f.mode); err != nil {
 			t.Fatal(err)

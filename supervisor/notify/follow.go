@@ -241,10 +241,6 @@ func (f *follower) syscall(tid int) error {
 	}
 	if info.Entry {
 		delete(f.calls, tid)
-		if info.Number == unix.SYS_EXIT_GROUP && f.execs.follows.only(tid, f) {
-			f.end() // a wait finds a zombie without a tracer at once
-			return nil
-		}
 		if f.enterGetcwd(tid, info) {
 			return nil
 		}
@@ -258,6 +254,9 @@ func (f *follower) syscall(tid int) error {
 		return f.enter(tid, info, known)
 	}
 	call := f.calls[tid]
+	if call == nil && f.ending {
+		return target.RestartWait(tid) // it was interrupted by end
+	}
 	if call == nil {
 		return nil
 	}

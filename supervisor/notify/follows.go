@@ -74,18 +74,6 @@ func (f *follows) removeThread(tid int, by *follower) {
 	f.removeIf(func(t int, owner *follower) bool { return t == tid && owner == by })
 }
 
-// only reports whether a thread is the only one of its follower.
-func (f *follows) only(tid int, by *follower) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for t, owner := range f.threads {
-		if owner == by && t != tid {
-			return false
-		}
-	}
-	return true
-}
-
 // detach detaches from a thread and removes it. It does both under one lock, so that no
 // caller sees one without the other.
 func (f *follows) detach(tid, signal int, by *follower) {

@@ -1,12 +1,10 @@
 package notify
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"path"
 	"slices"
@@ -39,6 +37,10 @@ type Root struct {
 	// Cache is a file that no command can see, in which listings of directories are kept for
 	// the next session; empty: none. Mounts is the mountinfo of the commands' mounts.
 	Cache, Mounts string
+
+	// Own is the directory that a session may show by an overlay of one above it. Directories on
+	// the way to it tell no change of the layer below them.
+	Own string
 }
 
 // readOwn reads a file that nobody but this user can write to.
@@ -59,58 +61,6 @@ func readOwn(name string) ([]byte, error) {
 	data := make([]byte, st.Size)
 	_, err = io.ReadFull(f, data)
 	return data, err
-}
-
-// mountPoints are the names of the mount points of mountinfo by their directory. See
-// proc_pid_mountinfo(5).
-func mountPoints(info []byte) map[string][]string {
-	points := map[string][]string{}
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range bytes.Lines(info) {
-		if fields := bytes.Fields(line); len(fields) > 4 {
-			dir, name := path.Split(unescape.Replace(string(fields[4])))
-			dir = path.Clean(dir)
-			points[dir] = append(points[dir], name)
-		}
-	}
-	return points
-}
-
-// ownMounts is the mountinfo of this process. Tests have another.
-var ownMounts = "/proc/self/mountinfo"
-
-// ofOne are the devices in the mountinfo of commands that this process does not see: the
-// filesystems are made for one session. Where agentsh is not installed, /usr/lib is one.
-func ofOne(info []byte) map[uint64]bool {
-	seen := map[string]bool{} // none if they cannot be read: then nothing is remembered
-	if ours, err := os.ReadFile(ownMounts); err == nil {
-		for dev := range devices(ours) {
-			seen[dev] = true
-		}
-	}
-	made := map[uint64]bool{}
-	for dev := range devices(info) {
-		if seen[dev] {
-			continue
-		}
-		seen[dev] = true
-		var major, minor uint32
-		if n, _ := fmt.Sscanf(dev, "%d:%d", &major, &minor); n == 2 {
-			made[unix.Mkdev(major, minor)] = true
-		}
-	}
-	return made
-}
-
-// devices are those in mountinfo, one for each mount.
-func devices(info []byte) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for line := range bytes.Lines(info) {
-			if fields := bytes.Fields(line); len(fields) > 2 && !yield(string(fields[2])) {
-				return
-			}
-		}
-	}
 }
 
 // FileIdentity is what is known about a file besides its own path.
@@ -292,11 +242,10 @@ func (d *directories) list(dir string, loaders bool) ([]*entry, error) {
 	}
 	var entries []*entry
 	for i := range found.names {
-		e := entry{programName: &found.names[i], list: found}
-		e.denied = d.programs.names[e.name] || matches(d.programs.patterns, e.name)
-		e.multi = policy.MultiCallName(e.name)
-		if e.link || e.denied || e.multi || len(d.programs.paths) > 0 || loader(e.name) {
-			entries = append(entries, &e)
+		n := &found.names[i]
+		denied, multi := d.programs.names[n.name] || matches(d.programs.patterns, n.name), policy.MultiCallName(n.name)
+		if n.link || denied || multi || len(d.programs.paths) > 0 || loader(n.name) {
+			entries = append(entries, &entry{programName: n, list: found, denied: denied, multi: multi})
 		}
 	}
 	d.read[at] = entries

@@ -3,6 +3,7 @@ package notify
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -99,4 +100,54 @@ func TestAScriptExecutedWhileAnotherIsOpenedIsConfined(t *testing.T) {
 	if ran == 0 || other == 0 {
 		t.Errorf("the attack did not try: %s", &s.out)
 	}
+}
+
+// Threads of an interpreter are let go when it has opened its script. The calls that they wait
+// in do not end with EINTR.
+func TestAnInterpreterThatIsLetGoIsNotInterrupted(t *testing.T) {
+	bin, _ := place(t)
+	script := leaving(t, bin, "waits")
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			s := execute(t, e.traced, Config{Rules: Rules{Evaluate: withoutUSR2, Prompt: e.prompt}}, script)
+			s.printed("Success\nResource temporarily unavailable\nResource temporarily unavailable\n")
+		})
+	}
+}
+
+// A process that is stopped while it opens its script stays stopped with all of its threads.
+// The script is large, so that opening it takes long.
+func TestAnInterpreterThatIsLetGoStaysStopped(t *testing.T) {
+	bin, _ := place(t)
+	script := leaving(t, bin, "dash")
+	f, err := os.OpenFile(script, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(make([]byte, 32<<20)); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	stops := filepath.Join(filepath.Dir(script), "stops")
+	if err := os.Link(filepath.Join(filepath.Dir(script), "dash"), stops); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) {
+			s := execute(t, e.traced, Config{Rules: Rules{Evaluate: withoutUSR2, Prompt: e.prompt}}, stops, strconv.Itoa(tries(20)), script)
+			s.printed("0\n")
+		})
+	}
+}
+
+// execute runs a program with one of the engines.
+func execute(t *testing.T, traced bool, cfg Config, argv ...string) *session {
+	t.Helper()
+	s := &session{t: t, done: make(chan error, 1), traced: traced}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = &s.out, &s.out
+	s.start(cfg, CommandInfo{ID: "c1"}, cmd, judged...)
+	s.end()
+	return s
 }

@@ -1,10 +1,7 @@
 package notify
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -26,6 +23,8 @@ import (
 //     directory.
 //   - Only local filesystems are remembered that other sessions have, too, and no directory that
 //     was changed within the last second: a later change then has another time.
+//   - Of an overlay that each session makes anew only the directories of its last layer are
+//     remembered: see [overlay].
 //
 // The files of denied programs are looked up in every session.
 type listings struct {
@@ -33,6 +32,8 @@ type listings struct {
 	file   string              // empty: nothing is remembered
 	mounts map[string][]string // names of mount points that commands see, by their directory
 	ofOne  map[uint64]bool     // devices of filesystems that are made for one session
+	shown  overlay             // the one of ofOne that each session has
+	own    string              // see [Root.Own]
 	dirs   []*programDir
 	byPath map[string]int // index in dirs by the path that was looked up
 	lists  map[fileID]*listing
@@ -85,7 +86,7 @@ var steadyAfter = time.Second
 // openPrograms reads the file of root.Cache. A file that is missing, damaged or not the
 // user's own is as good as empty.
 func openPrograms(root Root) *listings {
-	p := &listings{root: root.Dir, byPath: map[string]int{}, lists: map[fileID]*listing{}, opened: map[int]*target.Handle{}}
+	p := &listings{root: root.Dir, own: root.Own, byPath: map[string]int{}, lists: map[fileID]*listing{}, opened: map[int]*target.Handle{}}
 	if root.Cache == "" {
 		return p
 	}
@@ -94,6 +95,7 @@ func openPrograms(root Root) *listings {
 		return p
 	}
 	p.file, p.mounts, p.ofOne = root.Cache, mountPoints(info), ofOne(info)
+	p.shown = overlayIn(info, p.ofOne)
 	if data, err := readOwn(p.file); err == nil && !p.decode(data) {
 		p.dirs, p.byPath, p.lists = nil, map[string]int{}, map[fileID]*listing{}
 	}
@@ -132,8 +134,13 @@ func (p *listings) dir(lookup string, h *target.Handle) int {
 		return i
 	}
 	ctime := time.Unix(now.version.ctime.Unix())
-	now.steady = p.file != "" && h.Quick() && !p.ofOne[now.version.dev] && time.Since(ctime) > steadyAfter
+	now.steady = p.file != "" && h.Quick() && p.lasts(now) && time.Since(ctime) > steadyAfter
 	return p.add(now)
+}
+
+// lasts reports whether the next session has the filesystem of a directory, too.
+func (p *listings) lasts(d *programDir) bool {
+	return !p.ofOne[d.version.dev] || d.version.dev == p.shown.dev && !nested(d.path, p.own)
 }
 
 // noDir is the index of a directory that is missing, or that commands cannot see.
@@ -300,199 +307,4 @@ func (p *listings) follow(from, text string) (step, error) {
 	}
 	i, err := p.resolve(dir)
 	return step{i, name}, err
-}
-
-// save writes the file if it would change. A failure costs the next session the time that it
-// would save.
-func (p *listings) save() {
-	if p.file == "" || !p.changed {
-		return
-	}
-	unfinished := p.file + ".new"
-	f, err := os.OpenFile(unfinished, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) { // another session writes it, or was killed
-		if info, err := os.Lstat(unfinished); err == nil && time.Since(info.ModTime()) > time.Minute {
-			_ = os.Remove(unfinished)
-		}
-		return
-	}
-	if err != nil {
-		return
-	}
-	data := p.encode()
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err == nil && len(data) <= maxRemembered {
-		err = os.Rename(unfinished, p.file)
-	}
-	if err != nil || len(data) > maxRemembered {
-		_ = os.Remove(unfinished)
-	}
-}
-
-// encode returns the content of the file: the directories and listings of this session that
-// may be remembered.
-func (p *listings) encode() []byte {
-	e := encoder{b: []byte(programsMagic)}
-	index := map[int]int{}
-	for i, d := range p.dirs {
-		if d.verified && d.steady {
-			index[i] = len(index)
-		}
-	}
-	kept := func(s step) bool { _, is := index[s.dir]; return is }
-	e.number(uint64(len(index)))
-	for i, d := range p.dirs {
-		if kept(step{dir: i}) {
-			e.dir(d)
-		}
-	}
-	for _, l := range p.lists {
-		if !kept(step{dir: l.dir}) {
-			continue
-		}
-		e.number(1)
-		e.number(uint64(index[l.dir]))
-		e.bool(l.all)
-		e.number(uint64(len(l.names)))
-		for _, n := range l.names {
-			known := n.known && !slices.ContainsFunc(n.steps, func(s step) bool { return !kept(s) })
-			e.name(n, known, index)
-		}
-	}
-	e.number(0)
-	sum := sha256.Sum256(e.b)
-	return append(e.b, sum[:]...)
-}
-
-// decode reads the content of the file and reports whether it is whole.
-func (p *listings) decode(data []byte) bool {
-	end := len(data) - sha256.Size
-	if end < len(programsMagic) || sha256.Sum256(data[:end]) != [sha256.Size]byte(data[end:]) ||
-		string(data[:len(programsMagic)]) != programsMagic {
-		return false
-	}
-	d := decoder{b: data[len(programsMagic):end]}
-	for range d.count() {
-		dir := d.dir()
-		p.byPath[dir.lookup] = len(p.dirs)
-		p.dirs = append(p.dirs, dir)
-	}
-	for d.count() == 1 {
-		l := &listing{dir: d.index(len(p.dirs)), all: d.bool()}
-		l.names = make([]programName, d.count())
-		for i := range l.names {
-			l.names[i] = d.name(len(p.dirs))
-		}
-		if d.bad {
-			return false
-		}
-		p.lists[p.dirs[l.dir].version.fileID] = l
-	}
-	return !d.bad && len(d.b) == 0
-}
-
-// encoder appends numbers and texts.
-type encoder struct{ b []byte }
-
-func (e *encoder) number(n uint64) { e.b = binary.AppendUvarint(e.b, n) }
-
-func (e *encoder) text(s string) {
-	e.number(uint64(len(s)))
-	e.b = append(e.b, s...)
-}
-
-func (e *encoder) bool(is bool) {
-	if is {
-		e.number(1)
-	} else {
-		e.number(0)
-	}
-}
-
-func (e *encoder) dir(d *programDir) {
-	e.text(d.lookup)
-	e.text(d.path)
-	v := d.version
-	for _, n := range []uint64{v.dev, v.ino, uint64(v.mtime.Sec), uint64(v.mtime.Nsec), uint64(v.ctime.Sec), uint64(v.ctime.Nsec)} {
-		e.number(n)
-	}
-}
-
-func (e *encoder) name(n programName, known bool, index map[int]int) {
-	e.text(n.name)
-	e.bool(n.link)
-	e.bool(known)
-	if !known {
-		return
-	}
-	e.number(n.target.dev)
-	e.number(n.target.ino)
-	e.number(uint64(len(n.steps)))
-	for _, s := range n.steps {
-		e.number(uint64(index[s.dir]))
-		e.text(s.name)
-	}
-}
-
-// decoder reads what an encoder appended. bad: it was something else.
-type decoder struct {
-	b   []byte
-	bad bool
-}
-
-func (d *decoder) number() uint64 {
-	n, size := binary.Uvarint(d.b)
-	if d.bad = d.bad || size <= 0; d.bad {
-		return 0
-	}
-	d.b = d.b[size:]
-	return n
-}
-
-// count is a number of things that follow, each at least a byte long.
-func (d *decoder) count() int {
-	n := d.number()
-	if d.bad = d.bad || n > uint64(len(d.b)); d.bad {
-		return 0
-	}
-	return int(n)
-}
-
-func (d *decoder) text() string {
-	n := d.count()
-	s := string(d.b[:n])
-	d.b = d.b[n:]
-	return s
-}
-
-func (d *decoder) bool() bool { return d.number() == 1 }
-
-// index is the index of one of n directories.
-func (d *decoder) index(n int) int {
-	i := d.number()
-	if d.bad = d.bad || i >= uint64(n); d.bad {
-		return 0
-	}
-	return int(i)
-}
-
-func (d *decoder) dir() *programDir {
-	dir := &programDir{lookup: d.text(), path: d.text(), steady: true}
-	v := &dir.version
-	v.dev, v.ino = d.number(), d.number()
-	v.mtime.Sec, v.mtime.Nsec, v.ctime.Sec, v.ctime.Nsec = int64(d.number()), int64(d.number()), int64(d.number()), int64(d.number())
-	return dir
-}
-
-func (d *decoder) name(dirs int) programName {
-	n := programName{name: d.text(), link: d.bool(), known: d.bool()}
-	if !n.known {
-		return n
-	}
-	n.target = fileID{d.number(), d.number()}
-	n.steps = make([]step, d.count())
-	for i := range n.steps {
-		n.steps[i] = step{d.index(dirs), d.text()}
-	}
-	return n
 }

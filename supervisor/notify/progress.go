@@ -179,7 +179,7 @@ func (f *follower) count(number int) error {
 // runs. While the result of a call is to be changed, no stop is skipped.
 func (f *follower) Skips() engine.Skips {
 	if f.toEntry || f.ending || len(f.calls) > 0 {
-		return engine.Skips{}
+		return engine.Skips{Rare: f.toEntry}
 	}
 	return engine.Skips{Calls: skippedCalls(), Most: f.progress.budget - 1, Names: f.sought}
 }
@@ -194,7 +194,7 @@ var skippedCalls = sync.OnceValue(func() *[engine.CallNumbers]engine.CallUse {
 		switch call, named := pathCalls[number]; {
 		case named:
 			use[number] = engine.NamedFirst + engine.CallUse(call.path)
-		case number == unix.SYS_GETCWD || number == unix.SYS_EXIT_GROUP:
+		case number == unix.SYS_GETCWD:
 		case uncounted[number]:
 			use[number] = engine.Skipped
 		default:
@@ -220,7 +220,7 @@ var uncounted = map[int]bool{
 	unix.SYS_MMAP: true, unix.SYS_MUNMAP: true, unix.SYS_MPROTECT: true, unix.SYS_MADVISE: true, unix.SYS_MREMAP: true, unix.SYS_BRK: true,
 	unix.SYS_FUTEX: true, unix.SYS_SCHED_YIELD: true, unix.SYS_CLONE: true, unix.SYS_CLONE3: true, unix.SYS_SET_ROBUST_LIST: true,
 	unix.SYS_RSEQ:  true,
-	unix.SYS_PRCTL: true, unix.SYS_EXIT: true, unix.SYS_GETTID: true, unix.SYS_CLOCK_GETTIME: true,
+	unix.SYS_PRCTL: true, unix.SYS_EXIT: true, unix.SYS_EXIT_GROUP: true, unix.SYS_GETTID: true, unix.SYS_CLOCK_GETTIME: true,
 	unix.SYS_RT_SIGPROCMASK: true, unix.SYS_RT_SIGACTION: true, unix.SYS_RT_SIGRETURN: true, unix.SYS_SIGALTSTACK: true,
 }
 

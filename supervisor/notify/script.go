@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
-	"io"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -107,14 +107,9 @@ func (a *attempt) pendingScripts() ([]pendingScript, error) {
 }
 
 func digestOf(h *target.Handle) (sum [sha256.Size]byte, err error) {
-	f, err := h.Open()
-	if err != nil {
-		return sum, err
-	}
-	defer f.Close()
 	hash := sha256.New()
-	if _, err := io.Copy(hash, f); err != nil {
-		return sum, fmt.Errorf("read %s: %w", h.Path, err)
+	if _, err := h.CopyTo(hash, math.MaxInt64); err != nil {
+		return sum, err
 	}
 	hash.Sum(sum[:0])
 	return sum, nil
@@ -214,12 +209,12 @@ func versionOf(h *target.Handle) fileVersion {
 
 // quickPrograms are programs that workers evaluated and nobody has changed since. All
 // that an evaluation reads of them is in memory.
-var quickPrograms = quickSet{known: map[fileVersion]struct{}{}}
+var quickPrograms = quickSet{known: map[fileVersion]bool{}}
 
 // quickSet is safe for concurrent use.
 type quickSet struct {
 	mu    sync.Mutex
-	known map[fileVersion]struct{}
+	known map[fileVersion]bool // false: it was found that a call has to wait for it
 }
 
 // maxQuickSize is the largest program in bytes whose content may be read each time, because
@@ -235,18 +230,20 @@ func (q *quickSet) add(a *attempt) {
 	q.mu.Lock()
 	_, known := q.known[versionOf(h)]
 	q.mu.Unlock()
-	if known || !h.Quick() {
+	if known {
 		return
 	}
-	if fixed, err := h.ReadOnly(); err != nil || !fixed && h.Stat.Size > maxQuickSize {
-		return
+	quick := h.Quick()
+	if quick {
+		fixed, err := h.ReadOnly()
+		quick = err == nil && (fixed || h.Stat.Size <= maxQuickSize)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.known) >= maxShebangs {
 		clear(q.known)
 	}
-	q.known[versionOf(h)] = struct{}{}
+	q.known[versionOf(h)] = quick
 }
 
 // has reports whether the program with this status is in the set.
@@ -255,6 +252,5 @@ func (q *quickSet) has(s *unix.Statx_t) bool {
 	v := fileVersion{fileID{unix.Mkdev(s.Dev_major, s.Dev_minor), s.Ino}, int64(s.Size), at(s.Mtime), at(s.Ctime)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	_, known := q.known[v]
-	return known
+	return q.known[v]
 }

@@ -24,15 +24,16 @@ func (p *places) collect(ctx context.Context, req wire.PlaceRequest) (wire.Place
 	if err != nil {
 		return wire.PlaceCollected{}, err
 	}
-	defer unlock()
+	all := p.all()
+	unlock()
 	var done wire.PlaceCollected
-	for _, b := range p.all() {
+	for _, b := range all {
 		if b.labels.Owner != req.Owner || slices.Contains(req.Keep, b.labels.ID) {
 			continue
 		}
 		one := wire.PlaceLeftover{ID: b.labels.ID}
 		if !req.DryRun {
-			if err := b.end(ctx); err != nil {
+			if err := p.end(ctx, b); err != nil {
 				one.Error = err.Error()
 			}
 		}
@@ -42,13 +43,18 @@ func (p *places) collect(ctx context.Context, req wire.PlaceRequest) (wire.Place
 }
 
 // end ends the supervisor of a sandbox and removes the sandbox.
-func (b *sandbox) end(ctx context.Context) error {
+func (p *places) end(ctx context.Context, b *sandbox) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, endWait, errors.New("its supervisor does not end"))
 	defer cancel()
 	if err := b.kill(ctx); err != nil {
 		return err
 	}
-	err := b.lock()
+	unlock, err := p.State.Lock() // a sandbox that is being made has no lease for a moment
+	if err != nil {
+		return err
+	}
+	err = b.lock()
+	unlock()
 	if errors.Is(err, unix.EWOULDBLOCK) && b.labels.PID == 0 {
 		return errors.New("its supervisor is being started: collect again")
 	}

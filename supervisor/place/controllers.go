@@ -1,6 +1,7 @@
 package place
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -73,6 +74,21 @@ func (c *controllers) next() net.Conn {
 	}
 	c.served = c.conn
 	return c.conn
+}
+
+// farewell is how long a controller may take to answer the end of the connection, over each stream. One that has to learn why the
+// session failed has its lease.
+const farewell = 5 * time.Second
+
+// dismiss ends the connection of the last controller, which then knows why the session failed; nil: it did not.
+func (c *controllers) dismiss(ctx context.Context, why error) {
+	last, wait := c.end(), farewell
+	if why != nil && ctx.Err() == nil {
+		last.CloseFor(why.Error())
+		wait = max(wait, time.Duration(c.resume.Seconds)*time.Second)
+	}
+	_ = last.Close() // the server may have closed it
+	last.Wait(wait)
 }
 
 // end accepts no further controller. It returns the connection of the last one.

@@ -17,9 +17,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -214,37 +211,6 @@ func (p *places) find(req wire.PlaceRequest) (*follower, net.Conn, error) {
 		}
 	}
 	return nil, nil, fmt.Errorf("there is no sandbox %.64q: it has ended", req.ID)
-}
-
-// copyBoth copies bytes between a stream and a connection to a supervisor, until one of
-// them ends. It closes both. It returns true if the supervisor ended the connection.
-func copyBoth(s Stream, conn io.ReadWriteCloser) (ended bool) {
-	var broken atomic.Bool
-	var copied sync.WaitGroup
-	copied.Go(func() {
-		_, err := io.Copy(conn, s)
-		broken.Store(err == nil || !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.EPIPE))
-		_ = conn.Close()
-	})
-	to := &remembering{Writer: s}
-	_, _ = io.Copy(to, conn) // each end tells its error itself
-	ended = !broken.Load() && to.err == nil
-	_ = conn.Close()
-	_ = s.SetReadDeadline(time.Unix(1, 0)) // ends the copy above; the stream still gets the messages
-	copied.Wait()
-	return ended
-}
-
-// remembering is a writer that stores its error.
-type remembering struct {
-	io.Writer
-	err error
-}
-
-func (r *remembering) Write(p []byte) (int, error) {
-	n, err := r.Writer.Write(p)
-	r.err = err
-	return n, err
 }
 
 // ended waits for the end of a supervisor and passes its messages on. It removes the

@@ -513,6 +513,61 @@ func TestAStreamThatTakesNoBytesIsNotTheEndOfTheSupervisor(t *testing.T) {
 	}
 }
 
+// TestAStreamThatNobodyReadsEndsAfterItsSupervisor: a carrier that goes on and reads nothing keeps no process.
+func TestAStreamThatNobodyReadsEndsAfterItsSupervisor(t *testing.T) {
+	for name, end := range map[string]func(supervisor, controller net.Conn) error{
+		"the supervisor ends":        func(supervisor, _ net.Conn) error { return supervisor.Close() },
+		"the controller ends a half": func(_, controller net.Conn) error { return controller.(*net.UnixConn).CloseWrite() },
+	} {
+		t.Run(name, func(t *testing.T) { neverRead(t, end) })
+	}
+}
+
+func neverRead(t *testing.T, end func(supervisor, controller net.Conn) error) {
+	t.Parallel()
+	near, far, err := channel.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervisor, err := channel.FromFile(far)
+	if err = errors.Join(err, far.Close()); err != nil {
+		t.Fatal(err)
+	}
+	defer supervisor.Close()
+	stream, file, err := channel.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller, err := channel.FromFile(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	defer controller.Close()
+	over := make(chan bool, 1)
+	go func() { over <- copyUntil(stream, near, 50*time.Millisecond) }()
+	if err := supervisor.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := supervisor.Write(make([]byte, 16<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the stream takes everything: %v", err)
+	}
+	select {
+	case <-over:
+		t.Fatal("the stream ended before its supervisor")
+	default:
+	}
+	if err := end(supervisor, controller); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-over:
+	case <-time.After(10 * time.Second):
+		t.Error("the stream goes on after its supervisor")
+		_ = controller.Close()
+		<-over
+	}
+}
+
 func TestARequestHasADeadline(t *testing.T) {
 	before := time.Now()
 	l := &late{Writer: io.Discard}
@@ -522,6 +577,41 @@ func TestARequestHasADeadline(t *testing.T) {
 	}
 	if l.deadline.Before(before.Add(requestWait)) || l.deadline.After(time.Now().Add(requestWait)) {
 		t.Errorf("deadline %s", l.deadline)
+	}
+}
+
+// A tree of many files takes longer to remove than other runs wait for the lock.
+func TestOthersStartWhileADeadSandboxIsRemoved(t *testing.T) {
+	o := options(t)
+	dead := &sandbox{dir: filepath.Join(dirOf(o), "dead")}
+	left := filepath.Join(dirOf(o), goneName+"left")
+	if err := errors.Join(os.MkdirAll(dead.dir, 0o700), os.Mkdir(left, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	p := &places{Options: o, dir: dirOf(o)}
+	req, _ := request(t, "run-1")
+	first, removed, err := p.reserve(req)
+	if err != nil || len(removed) != 2 {
+		t.Fatalf("%d to remove, %v", len(removed), err)
+	}
+	req.ID = "run-2"
+	second, err := p.make(req) // it waits for nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dead.dir); err != nil {
+		t.Errorf("a sandbox that another process removes: %v", err)
+	}
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what a process did not finish to remove: %v", err)
+	}
+	for _, b := range append(removed, first, second) {
+		if err := b.remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if entries, err := os.ReadDir(dirOf(o)); err != nil || len(entries) > 0 {
+		t.Errorf("%v is left, %v", entries, err)
 	}
 }
 
@@ -553,7 +643,8 @@ func TestAProcessThatHasTheNumberOfASupervisorIsNotKilled(t *testing.T) {
 		if err := os.MkdirAll(b.dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.end(context.Background()); err != nil {
+		p := &places{Options: o, dir: dirOf(o)}
+		if err := p.end(context.Background(), b); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Stat(b.dir); !errors.Is(err, unix.ENOENT) {

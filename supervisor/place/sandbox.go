@@ -49,7 +49,8 @@ const (
 	logName    = "supervisor.log"
 )
 
-// make makes the directory of a sandbox, and locks its lease.
+// make makes the directory of a sandbox, and locks its lease. Then it removes those for which no
+// process is responsible.
 func (p *places) make(req wire.PlaceRequest) (_ *sandbox, err error) {
 	for _, name := range []string{req.ID, req.Owner} {
 		if !names().MatchString(name) {
@@ -62,15 +63,25 @@ func (p *places) make(req wire.PlaceRequest) (_ *sandbox, err error) {
 	if err := statedir.CheckRoom(p.dir, req.NeedBytes); err != nil {
 		return nil, err
 	}
+	b, dead, err := p.reserve(req)
+	for _, d := range dead {
+		_ = d.remove() // the next one tries again
+	}
+	return b, err
+}
+
+// reserve makes the directory of a sandbox, and locks its lease and those of the dead ones. The
+// state directory is locked meanwhile. Removing a large tree takes longer than others wait for it.
+func (p *places) reserve(req wire.PlaceRequest) (_ *sandbox, dead []*sandbox, err error) {
 	unlock, err := p.State.Lock()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer unlock()
-	p.sweep()
+	dead = p.dead()
 	b := &sandbox{dir: filepath.Join(p.dir, req.ID)}
 	if err := os.Mkdir(b.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make sandbox: %w", err)
+		return nil, dead, fmt.Errorf("make sandbox: %w", err)
 	}
 	b.labels = wire.PlaceLabels{
 		Version: 1, ID: req.ID, Owner: req.Owner, Created: time.Now().UTC(), LeaseSeconds: req.Bootstrap.Resume.Seconds,
@@ -81,21 +92,21 @@ func (p *places) make(req wire.PlaceRequest) (_ *sandbox, err error) {
 			os.Mkdir(filepath.Join(b.dir, "tree"), 0o755), os.Mkdir(filepath.Join(b.dir, "export"), 0o700), b.write())
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make sandbox: %w", err), b.remove())
+		return nil, dead, errors.Join(fmt.Errorf("make sandbox: %w", err), b.remove())
 	}
-	return b, nil
+	return b, dead, nil
 }
 
-// sweep removes the directories for which no process is responsible. The state
-// directory is locked.
-func (p *places) sweep() {
+// dead are the sandboxes for which no process was responsible. Now this one is: their leases are
+// locked. So are those that a process removes, which it may not have finished. The state directory
+// is locked.
+func (p *places) dead() (out []*sandbox) {
 	for _, b := range p.all() {
-		if strings.HasPrefix(b.labels.ID, goneName) {
-			_ = statedir.RemoveTree(b.dir)
-		} else if b.lock() == nil {
-			_ = b.remove() // the next one tries again
+		if b.gone() || b.lock() == nil {
+			out = append(out, b)
 		}
 	}
+	return out
 }
 
 // all are the sandboxes that there are.
@@ -129,9 +140,15 @@ func (b *sandbox) lock() (err error) {
 // goneName begins the names of directories that are being removed. No sandbox has it.
 const goneName = ".gone-"
 
+// gone reports whether the directory is being removed.
+func (b *sandbox) gone() bool { return strings.HasPrefix(filepath.Base(b.dir), goneName) }
+
 // remove removes the directory and releases the lease. Others do not find it meanwhile. It stays
 // while another sandbox has the directory of this machine in which this one left files.
 func (b *sandbox) remove() error {
+	if b.gone() {
+		return statedir.RemoveTree(b.dir)
+	}
 	left := b.leaveReal()
 	if errors.Is(left, errInUse) {
 		return errors.Join(left, b.release())

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -109,28 +108,27 @@ func ServeSandbox(ctx context.Context, dir string, o host.Options) error {
 	if err == nil && whole {
 		err = b.useReal(&boot)
 	}
-	if err == nil {
-		err = b.serve(ctx, stream, boot, o)
+	if boot.Resume == nil { // nobody can be told over the stream
+		return errors.Join(err, errors.New("bootstrap: no key of the connection"), stream.Close(), b.remove())
 	}
+	err = b.serve(ctx, stream, boot, o, err)
 	return errors.Join(err, b.remove())
 }
 
-// farewell is how long a controller may take to answer the end of the connection.
-const farewell = 5 * time.Second
-
-// serve serves the session over a first stream, and over those that reach the socket.
-func (b *sandbox) serve(ctx context.Context, stream *os.File, boot wire.Bootstrap, o host.Options) error {
+// serve serves the session over a first stream, and over those that reach the socket. failed is why there is no session; nil: there is
+// one. Why it ended is told to the controller, whose streams are accepted until it knows that.
+func (b *sandbox) serve(ctx context.Context, stream *os.File, boot wire.Bootstrap, o host.Options, failed error) error {
 	first, err := channel.FromFile(stream)
 	if err = errors.Join(err, stream.Close()); err != nil {
-		return err
+		return errors.Join(failed, err)
 	}
 	l, err := b.listen(ctx, socketName)
 	if err != nil {
-		return errors.Join(err, first.Close())
+		return errors.Join(failed, err, first.Close())
 	}
 	takes, err := b.listen(ctx, takeName)
 	if err != nil {
-		return errors.Join(err, l.Close(), first.Close())
+		return errors.Join(failed, err, l.Close(), first.Close())
 	}
 	c := newControllers(*boot.Resume)
 	var carried sync.WaitGroup
@@ -151,13 +149,12 @@ func (b *sandbox) serve(ctx context.Context, stream *os.File, boot wire.Bootstra
 		})
 	})
 	o.Next = c.next
-	err = host.Serve(ctx, conn, boot, o)
-	last := c.end()
-	_ = last.Close() // the server may have closed it
+	if err = failed; err == nil {
+		err = host.Serve(ctx, conn, boot, o)
+	}
+	c.dismiss(ctx, err)
 	_, _ = l.Close(), takes.Close()
-	late := time.AfterFunc(farewell, func() { last.Fail(resume.ErrLost) })
 	carried.Wait()
-	late.Stop()
 	return err
 }
 

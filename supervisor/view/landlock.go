@@ -139,7 +139,9 @@ func (c *landlockOnly) checkOwnFiles(plan *Plan) error {
 
 func (c *landlockOnly) Launch(p *policy.Policy, plan *Plan, files Files) (launch.Config, error) {
 	if c.Program && unix.Access(layout.Program, unix.X_OK) != nil {
-		return launch.Config{}, fmt.Errorf("%s cannot be shown: the session has no mounts of its own: install agentsh there", layout.Program)
+		return launch.Config{}, fmt.Errorf("%s cannot be shown: the session has no mounts of its own: "+
+			"install a package of agentsh there, or make a link: mkdir -p %s && ln -s \"$(command -v agentsh)\" %s",
+			layout.Program, layout.Library, layout.Program)
 	}
 	if err := (sessionFiles{c.Options, plan, files}).writeStartup(); err != nil {
 		return launch.Config{}, err

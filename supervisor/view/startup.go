@@ -167,7 +167,8 @@ func (f sessionFiles) startupMount(kind launch.Kind, source, root string) launch
 		Kind:     launch.Overlay,
 		Target:   over,
 		ReadOnly: true,
-		Options:  []string{"lowerdir=" + filepath.Join(root, over) + ":" + over},
+		// xino: what sessions remember of its directories counts by their inode numbers
+		Options: []string{"lowerdir=" + filepath.Join(root, over) + ":" + over, "xino=on"},
 	}
 }
 

@@ -36,10 +36,7 @@ func TestAHarnessOfInitRuns(t *testing.T) {
 				program = file[1] // a script of node
 			}
 			testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"))
-			bin, err := programs()
-			if err != nil {
-				t.Fatal(err)
-			}
+			bin := testenv.Programs(t)
 			w := &world{t: t, bin: bin, dir: t.TempDir(), model: fakemodel.New(fakemodel.Turns(
 				c.run("echo mended > a.txt && git commit -q -am 'Mend it' && echo committed"), fakemodel.Turn{Say: "It is mended."},
 			))}

@@ -136,10 +136,7 @@ func newLaptop(t *testing.T, p laptopAgent) *world {
 	t.Helper()
 	agents := installed(t)
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("node"))
-	bin, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := testenv.Programs(t)
 	dir, err := os.MkdirTemp(filepath.Dir(agents), "laptop-") // for hard links
 	if err != nil {
 		t.Fatal(err)

@@ -52,35 +52,7 @@ func program(t *testing.T, pattern string) string {
 	return found[0]
 }
 
-// programs builds both commands once.
-var programs = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "agentsh-agents-")
-	if err != nil {
-		return "", err
-	}
-	programsDir = dir
-	for _, args := range [][]string{
-		{"build", "-tags", "netgo,osusergo", "-o", dir + "/agentsh", "agentsh/cmd/agentsh"},
-		{"build", "-o", dir + "/agentctl", "agentsh/cmd/agentctl"},
-	} {
-		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-			return dir, fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	return dir, nil
-})
-
-// programsDir is where programs put them; empty: not built.
-var programsDir string
-
-func TestMain(m *testing.M) {
-	testenv.DefaultSignals()
-	code := m.Run()
-	if programsDir != "" {
-		_ = os.RemoveAll(programsDir)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // modelHost is the name of the model's API.
 const modelHost = "api.model.test"
@@ -116,10 +88,7 @@ func newWorld(t *testing.T, h harness, script fakemodel.Script) *world {
 	t.Helper()
 	agents := installed(t)
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"))
-	bin, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := testenv.Programs(t)
 	w := &world{t: t, bin: bin, dir: t.TempDir(), model: fakemodel.New(script)}
 	ca := w.serve()
 	w.write("ca.pem", string(ca), 0o644)

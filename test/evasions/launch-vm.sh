@@ -29,14 +29,25 @@ start_run() {
 		--image "probes=$EV_VM_IMAGE" >"$work/log" 2>&1 </dev/null &
 	run=$!
 	echo "$run" >"$work/run"
+	await_run
+}
+
+# await_run waits until the machine is there, and notes what is held. A probe that was cut meanwhile leaves it to the next one.
+await_run() {
 	wait_for_agent
-	held >"$work/held"
+	held >"$work/held.new"
+	mv "$work/held.new" "$work/held"
 }
 
 execute() { timeout "${PROBE_TIMEOUT:-150}" "$root/bin/agentctl" sandbox exec --max-output 0 latest -- "$@"; }
-held() { execute find "$repo/project/held" -exec stat -c '%n %s %a %u' {} +; }
+held() { execute ls -AlnR --time-style=+ "$repo/project/held"; } # a category denies find -exec
 
-if ! { run=$(cat "$work/run" 2>/dev/null) && kill -0 "$run" 2>/dev/null && execute true; }; then start_run "$@"; fi
+if run=$(cat "$work/run" 2>/dev/null) && kill -0 "$run" 2>/dev/null; then
+	[ -e "$work/held" ] || await_run
+	execute true || start_run "$@"
+else
+	start_run "$@"
+fi
 id=$(basename "$(echo "$XDG_STATE_HOME"/agentsh/machines/*)")
 box=/var/lib/agentsh/remote/$id
 # The supervisor's number in the machine is unknown. That of a thread of its kernel is outside the session as well.

@@ -139,6 +139,10 @@ workspace() {
 	fi
 	for probe in "$corpus/$1"/*; do
 		id=$(basename "$probe" .sh)
+		if [ "$(uname -m)" != x86_64 ] && [ -f "$probe" ] && grep -q '^# needs:.* x86-64' "$probe"; then
+			echo "$id: for x86-64 alone"
+			continue
+		fi
 		case " ${ONLY:-$id} " in *" $id "*) cp -r "$probe" "$EV_WORKSPACE/probes/$1/" ;; esac
 	done
 	# The service that this control reaches has an address of the network made above.

@@ -103,6 +103,7 @@ installed() {
 	for f in usr/bin/agentsh usr/bin/agentctl; do
 		[ "$(stat -c %a "$1/$f")" = 755 ] || fail "/$f has the wrong mode"
 	done
+	[ "$(readlink -f "$1/usr/lib/agentsh/agentsh")" = "$(readlink -f "$1/usr/bin/agentsh")" ] || fail "/usr/lib/agentsh/agentsh does not lead to the program"
 	for f in usr/lib/agentsh/bash_startup.sh etc/agentsh/config.yaml etc/agentsh/policies/default.yaml usr/lib/systemd/system/agentsh@.service \
 		usr/share/man/man1/agentsh-exec.1.gz usr/share/bash-completion/completions/agentsh usr/share/doc/agentsh/THIRD_PARTY_NOTICES \
 		usr/share/agentsh/containers/seccomp-user.json usr/share/agentsh/containers/seccomp-root.json usr/share/agentsh/containers/apparmor; do

@@ -53,4 +53,4 @@ first_harness() {
 }
 part first-harness first_harness
 part vsock env AGENTSH_TEST_VSOCK=1 /places/socket.test -test.run "/^vsock$"
-part vsock-sandbox env AGENTSH_TEST_VSOCK=1 AGENTSH_PROGRAM=/work/bin/agentsh /places/sandbox.test -test.v -test.run '^TestBackends$/^socket_vsock$'
+part vsock-sandbox env AGENTSH_TEST_VSOCK=1 AGENTSH_PROGRAMS=/work/bin /places/sandbox.test -test.v -test.run '^TestBackends$/^socket_vsock$'

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,27 +38,7 @@ func listen(t *testing.T, h http.Handler) *http.Server {
 	return s
 }
 
-var program string
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "agentsh-kubernetes-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		program = filepath.Join(dir, "agentsh")
-		build := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"", "-o", program,
-			"agentsh/cmd/agentsh")
-		build.Dir = "../.."
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
-			return 1
-		}
-		return m.Run()
-	}())
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // open makes a double with a node, and a backend that uses it.
 func open(t *testing.T, lease time.Duration) (*double, *kubernetes.Backend) {
@@ -79,7 +58,7 @@ contexts: [{name: c, context: {cluster: c, user: u, namespace: %s}}]}`, d.server
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := kubernetes.Open(kubernetes.Config{State: state, Agentsh: program, Lease: lease, Look: true, Getenv: os.Getenv})
+	b, err := kubernetes.Open(kubernetes.Config{State: state, Agentsh: testenv.Agentsh(t), Lease: lease, Look: true, Getenv: os.Getenv})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,4 +211,44 @@ func TestAControllerThatIsGoneLeavesAPodForTheLeaseOnly(t *testing.T) {
 		t.Error(err)
 	}
 	d.waitLeft()
+}
+
+// TestAnAPIServerThatStartsDeniesForAMoment has an API server answer as one that has just started and does not know yet who may do
+// what. The sandbox goes on, and is removed.
+func TestAnAPIServerThatStartsDeniesForAMoment(t *testing.T) {
+	for _, reason := range []meta.StatusReason{meta.StatusReasonForbidden, meta.StatusReasonUnauthorized} {
+		t.Run(string(reason), func(t *testing.T) {
+			d, b := open(t, 0)
+			box, err := b.Create(t.Context(), spec("starts-1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := box.Ready(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			denies := func(verb string, times int) {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				d.refuse = func(v, _ string) *meta.Status {
+					if v != verb || times == 0 {
+						return nil
+					}
+					times--
+					code := map[meta.StatusReason]int32{meta.StatusReasonForbidden: 403, meta.StatusReasonUnauthorized: 401}[reason]
+					return &meta.Status{TypeMeta: meta.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: meta.StatusFailure,
+						Code: code, Reason: reason, Message: `User "test" cannot ` + verb}
+				}
+			}
+			denies("get", 4) // execs as well
+			d.node.cut("agentsh-starts-1")
+			if err := box.WriteFile(t.Context(), "/sandbox/x", []byte("x"), 0o644); err != nil {
+				t.Error(err)
+			}
+			denies("delete", 2)
+			if err := box.Delete(context.Background()); err != nil {
+				t.Error(err)
+			}
+			d.waitLeft()
+		})
+	}
 }

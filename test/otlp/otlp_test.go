@@ -5,7 +5,9 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -142,6 +144,9 @@ func (p *place) command(args ...string) *exec.Cmd {
 func (p *place) each(name string, do func(line []byte) error) {
 	p.t.Helper()
 	data, err := os.ReadFile(p.path(name))
+	if errors.Is(err, fs.ErrNotExist) && p.running == nil {
+		return // it was killed before anything came
+	}
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ made=
 remove() { [ -z "$made" ] || bl delete sandbox "$name"; }
 . "$(dirname "$0")/lib.sh"
 needs bl curl python3
+built agentsh
 place_key
 mkdir "$dir/image"
 cp "$root/bin/agentsh" "$dir/image/"

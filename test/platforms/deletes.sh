@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d /var/tmp/agentsh-deletes.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/bin" "$work/lib"
-for program in e2b rli daytona bl curl openshell; do
+for program in e2b rli daytona bl curl openshell modal; do
 	cat >"$work/bin/$program" <<-'EOF'
 		#!/bin/bash
 		echo "${0##*/} $*" >>"$LOG"

@@ -9,7 +9,8 @@ remove() {
 	[ -z "$id" ] || python3 -c 'import modal, sys; modal.Sandbox.from_id(sys.argv[1]).terminate()' "$id"
 }
 . "$(dirname "$0")/lib.sh"
-needs python3
+needs python3 python:modal modal
+built agentsh
 place_key
 # Prints the sandbox as soon as it exists, then the address. The token is in the address.
 python3 - "$here/Dockerfile" "$root/bin/agentsh" "$dir/place.key" "$name" >"$dir/sandbox" <<'PY'

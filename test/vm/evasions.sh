@@ -22,7 +22,7 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 . "$root/test/places/vm.sh"
 
 files=$(fetch_kernel trixie amd64 linux-image-cloud-amd64)
-dir=$(debian_root)
+dir=$(debian_root amd64 probes gcc,libc6-dev,nodejs)
 vmm=$(qemu x86_64)
 "$root/bin/agentctl" image build "$dir" --kernel "$(echo "$files"/boot/vmlinuz-*)" --to "$work/image"
 build_probes "$work/built"

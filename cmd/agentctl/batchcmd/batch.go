@@ -89,6 +89,7 @@ SIGINT and SIGTERM.`,
 		"go on with the last batch of the same file, if there is one; one that has ended is not started again",
 	)
 	f.run.AddCommon(cmd)
+	f.run.AddSpace(cmd)
 	f.run.AddTelemetry(cmd)
 	f.addGoing(cmd)
 	f.run.Load.Add(cmd)
@@ -259,8 +260,8 @@ func (f *batchFlags) ended(ctx context.Context, v *batch.View, err error) error 
 		hint = "'agentctl batch resume " + v.ID + "' goes on with it"
 	}
 	if err != nil {
-		if isFull(err) {
-			hint = freeSpace + "; then " + hint
+		if why := output.Unwritable(err); why != "" {
+			hint = why + "; then " + hint
 		}
 		return &output.Failure{Code: controller.ExitSandbox, Err: err, Hint: hint}
 	}
@@ -294,19 +295,14 @@ func (f *batchFlags) ended(ctx context.Context, v *batch.View, err error) error 
 	return &output.Failure{Code: controller.ExitSandbox, Err: left("the batch was stopped"), Hint: hint}
 }
 
-// freeSpace is the hint about a full disk.
-const freeSpace = "free some disk space, or set XDG_STATE_HOME to a larger file system"
-
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
-
 // batchFailure is the error of a batch that was not opened.
 func batchFailure(err error) error {
 	f := &output.Failure{Code: controller.ExitSandbox, Err: err}
 	switch {
 	case errors.As(err, new(*batch.InUse)):
 		f.Hint = "'agentctl batch stop' ends it"
-	case isFull(err):
-		f.Hint = freeSpace
+	default:
+		f.Hint = output.Unwritable(err)
 	}
 	return f
 }

@@ -38,6 +38,9 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
+// Remedy is the hint, for callers that wrap the error.
+func (f *Failure) Remedy() string { return f.Hint }
+
 // Report prints the error of a command and returns the exit code. It is the
 // only function that prints errors. An error without an exit code is an error
 // of usage or configuration.

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -118,6 +119,39 @@ func WriteJSON(w io.Writer, v any) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// JSONList writes a list as [WriteJSON] does, one element after the other.
+type JSONList struct {
+	W     io.Writer
+	begun bool
+}
+
+// Add writes the next element.
+func (l *JSONList) Add(v any) error {
+	before := ",\n  "
+	if !l.begun {
+		l.begun, before = true, "[\n  "
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("  ", "  ")
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(l.W, before+escapeJSON(strings.TrimSuffix(b.String(), "\n")))
+	return err
+}
+
+// End ends the list. It is not called after a failure: half a list is no JSON.
+func (l *JSONList) End() error {
+	end := "\n]\n"
+	if !l.begun {
+		end = "[]\n"
+	}
+	_, err := io.WriteString(l.W, end)
+	return err
 }
 
 // PrintableJSON escapes the characters that JSON allows in a string, but that

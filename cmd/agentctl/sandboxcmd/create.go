@@ -38,6 +38,7 @@ type sandboxCreate struct {
 	file            string // of the specification
 	agentsh, config string
 	json            bool
+	alive           int // descriptor of the program in front
 }
 
 func newSandboxCreateCommand() *cobra.Command {
@@ -74,7 +75,7 @@ in an empty directory.`,
 	f.BoolVar(&c.spec.AllowDirty, "allow-dirty", false, "use HEAD although files of the repository are changed")
 	f.StringVar(&c.spec.From, "from", "", "`FILE` of 'sandbox save': its files are put into the sandbox")
 	f.StringVar(&c.spec.Image, "image", "", "`NAME` of an image, or the path of its root file system; with --policy")
-	f.StringArrayVarP(&c.env, "env", "e", nil, "set `NAME=VALUE` for every command, subject to env_policy; with --policy")
+	f.StringArrayVarP(&c.env, "env", "e", nil, "set `NAME=VALUE`, which env_policy has to allow, for every command; with --policy")
 	f.StringSliceVar(&c.spec.Degraded, "degraded", nil,
 		"do without `NAME,...` where the place lacks it; see doc/detect.md; with --policy")
 	f.StringSliceVar(&c.spec.Require, "require", nil, "refuse a place that does not prove `NAME,...`; with --policy")
@@ -158,7 +159,7 @@ func (c *sandboxCreate) start(cmd *cobra.Command, spec boxes.Spec) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"sandbox", "hold"}
+	args := []string{"sandbox", "hold", "--alive-fd", fmt.Sprint(host.AliveFD)}
 	for flag, value := range map[string]string{"--agentsh": c.agentsh, "--agentsh-config": c.config} {
 		if value != "" {
 			args = append(args, flag, value)
@@ -181,20 +182,35 @@ func (c *sandboxCreate) start(cmd *cobra.Command, spec boxes.Spec) error {
 	}
 	<-told
 	if err != nil || made.Error != "" {
-		code := behind.Wait()
-		if made.Error == "" {
-			return &output.Failure{Code: max(code, 1)} // it has said why
-		}
-		return &output.Failure{Code: made.Code, Err: errors.New(made.Error), Hint: made.Hint}
+		return made.failure(behind.Wait())
+	}
+	if c.json {
+		err = output.WriteJSON(cmd.OutOrStdout(), made.Made)
+	} else {
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), made.Sandbox)
+	}
+	if err != nil {
+		behind.Wait() // it deletes the sandbox: nobody knows its name
+		return err
 	}
 	if err := behind.Leave(); err != nil {
 		return &output.Failure{Code: controller.ExitSandbox, Err: err}
 	}
-	if c.json {
-		return output.WriteJSON(cmd.OutOrStdout(), made.Made)
+	return nil
+}
+
+// failure is why the program behind has made no sandbox.
+func (h heldJSON) failure(state *os.ProcessState) error {
+	switch status, ok := state.Sys().(syscall.WaitStatus); {
+	case h.Error != "":
+		return &output.Failure{Code: h.Code, Err: errors.New(h.Error), Hint: h.Hint}
+	case ok && status.Signaled():
+		return &output.Failure{
+			Code: controller.ExitSandbox, Err: fmt.Errorf("the process that makes the sandbox was ended: %s", state),
+			Hint: "if nobody killed it, the machine may have too little memory (dmesg says so); 'agentctl gc' removes what it left",
+		}
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), made.Sandbox)
-	return err
+	return &output.Failure{Code: max(state.ExitCode(), 1)} // it has said why
 }
 
 // newSandboxHoldCommand is the program that holds a sandbox: 'sandbox create' starts it.
@@ -207,6 +223,7 @@ func newSandboxHoldCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&c.agentsh, "agentsh", "", "`FILE` of the supervisor")
 	cmd.Flags().StringVar(&c.config, "agentsh-config", "", "configuration `FILE` of the supervisor")
+	cmd.Flags().IntVar(&c.alive, "alive-fd", 0, "descriptor `N` that ends with the program in front, unless it leaves a byte")
 	return cmd
 }
 
@@ -223,11 +240,12 @@ func (c *sandboxCreate) hold(cmd *cobra.Command) error {
 	defer done()
 	ctx, force, stop := settings.Interruptible(cmd.Context(), settings.AbandonRun(io.Discard))
 	defer stop()
+	ctx, left := c.wanted(ctx)
 	o.Force = force
 	box, err := boxes.Open(ctx, o, spec)
 	if err != nil {
 		if spec.Policy != "" {
-			err = boxes.Plain(err)
+			err = boxes.Plain(err, o.Harness)
 		}
 		_ = settings.RunFailure(cmd.ErrOrStderr(), err) // prints problems
 		return errors.Join(say(heldError(err)), &output.Failure{Code: controller.ExitSandbox})
@@ -239,10 +257,31 @@ func (c *sandboxCreate) hold(cmd *cobra.Command) error {
 		return errors.Join(err, box.Close(context.WithoutCancel(ctx)))
 	}
 	select {
-	case <-box.Done():
+	case <-left: // its name is known
+		select {
+		case <-box.Done():
+		case <-ctx.Done():
+		}
 	case <-ctx.Done():
 	}
 	return box.Close(context.WithoutCancel(ctx))
+}
+
+// wanted is a context that ends when the program in front ends before it has told anybody the name of the
+// sandbox. left is closed once it has.
+func (c *sandboxCreate) wanted(ctx context.Context) (_ context.Context, left <-chan struct{}) {
+	syscall.CloseOnExec(c.alive)
+	alive, told := os.NewFile(uintptr(c.alive), "alive"), make(chan struct{})
+	ctx, end := context.WithCancelCause(ctx)
+	go func() { // ends with the program in front
+		defer alive.Close()
+		if n, _ := alive.Read(make([]byte, 1)); n == 1 {
+			close(told)
+			return
+		}
+		end(errors.New("the command that makes the sandbox has ended"))
+	}()
+	return ctx, told
 }
 
 // heldError is an error for the program in front.
@@ -258,6 +297,8 @@ func heldError(err error) heldJSON {
 		}
 	case errors.As(err, &own):
 		h.Hint, h.Code = own.Hint, own.Code
+	case output.Unwritable(err) != "":
+		h.Hint, h.Code = output.Unwritable(err), controller.ExitSandbox
 	}
 	return h
 }
@@ -302,7 +343,7 @@ func (c *sandboxCreate) options(spec boxes.Spec, stderr io.Writer) (o controller
 		return o, nil, err
 	}
 	if spec.Policy != "" {
-		o.Load.Root = "/"
+		o.Load.Root, o.Load.Requested = "/", true
 	}
 	if filepath.IsAbs(spec.Image) {
 		o.Images.Places[spec.Image] = spec.Image

@@ -60,7 +60,7 @@ The exit status is the command's own; 124 means the timeout, 125 that agentctl c
 not run it, 126 denied, 127 not found, and 128 and its number that a signal ended it.
 Standard input is passed on, and so are SIGINT, SIGTERM, SIGHUP and SIGQUIT; the
 second of a kind ends all that the command started, and agentctl ends within 2
-seconds. An output that cannot be written ends them as well, with 125; one whose
+seconds, or 4 where nobody reads its messages. An output that cannot be written ends them as well, with 125; one whose
 reader has gone gives the command SIGPIPE. What the policy refused stands on standard
 error after the output.
 
@@ -157,22 +157,22 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		limit := foreground.NewLimit(e.output<<20, "--max-output")
 		out, errOut = limit.Writer(out), limit.Writer(errOut)
 	}
-	run := foreground.PassSignals(
+	run := foreground.Leave(foreground.PassSignals(
 		foreground.Connect(client.Run, unread),
 		func(_, early wire.Exit) wire.Exit { return early },
-	)
-	if e.tty {
+	))
+	if e.tty { // also a command that is left gives the terminal back
 		run = foreground.OnTerminal(in, run)
 	}
-	exit, err := foreground.Leave(run)(cmd.Context(), request, wire.Streams{
+	exit, err := run(cmd.Context(), request, wire.Streams{
 		Stdin: in, Stdout: out, Stderr: errOut, Dropped: e.reportDropped(cmd.ErrOrStderr()),
 	})
-	foreground.SignalsEnd()
-	if errors.Is(err, foreground.ErrLeft) {
+	if errors.Is(err, foreground.ErrLeft) { // a further signal must not end this process before it says so
 		return &output.Failure{Code: exitAgentctl, Err: err, Hint: "what it started ends with its sandbox at the latest"}
 	}
+	foreground.SignalsEnd()
 	if exit.Kind != wire.ExitDenied { // else the error of the command says it
-		finish()
+		finish(exit)
 	}
 	err = errors.Join(err, client.Close())
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
@@ -186,22 +186,22 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 
 // refusals collects what the policy refuses to a command. finish prints it after the command's end; a shell
 // on a terminal goes on with its next command, so it has none.
-func (e *sandboxExec) refusals(cmd *cobra.Command, client *channel.Client, id string) (finish func()) {
+func (e *sandboxExec) refusals(cmd *cobra.Command, client *channel.Client, id string) (finish func(wire.Exit)) {
 	if e.tty {
-		return func() {}
+		return func(wire.Exit) {}
 	}
 	refused, err := tools.NewRefused(cmd.Context(), client)
 	if cmd.Context().Err() != nil { // the command does not start
-		return func() {}
+		return func(wire.Exit) {}
 	}
 	if err != nil { // the command runs all the same
-		return func() {
+		return func(wire.Exit) {
 			fmt.Fprintln(cmd.ErrOrStderr(), "agentctl: what the policy refused is not known:", text.Visible(err.Error()))
 		}
 	}
 	refused.Begin(id)
-	return func() {
-		for _, r := range refused.Finish(id) {
+	return func(exit wire.Exit) {
+		for _, r := range refused.Finish(id, exit) {
 			fmt.Fprintln(cmd.ErrOrStderr(), r)
 		}
 	}
@@ -281,12 +281,17 @@ func endOf(one record.Run, exit wire.Exit, f *output.Failure) error {
 	if exit.Cause != wire.CauseSupervisor || !one.Live {
 		return f
 	}
-	why := ""
-	actions, _ := attach.Actions(one) // without them, nobody is named
-	if n := len(actions); n > 0 && actions[n-1].What == attach.ActionDelete {
-		why = ": " + text.Visible(actions[n-1].By) + " deleted it"
+	ended := endedBy(one, attach.DeletedBy(one))
+	f.Err, f.Hint = ended.Err, ended.Hint
+	return f
+}
+
+// endedBy says that a sandbox has ended, and who deleted it; empty: nobody.
+func endedBy(one record.Run, by string) *output.Failure {
+	if by != "" {
+		by = ": " + text.Visible(by) + " deleted it"
 	}
-	f.Err = errors.New("the sandbox has ended" + why)
+	f := &output.Failure{Code: controller.ExitSandbox, Err: errors.New("the sandbox has ended" + by)}
 	f.Hint = "'agentctl runs show " + one.RunID + "' has the end; make another one with 'agentctl sandbox create'"
 	if one.Kind != record.KindSandbox {
 		f.Hint = "'agentctl runs show " + one.RunID + "' has the end of its run"

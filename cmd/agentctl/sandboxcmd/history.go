@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -26,7 +27,11 @@ func inSandbox(ctx context.Context, name string, do func(*channel.Client) error)
 		return err
 	}
 	if err := errors.Join(do(client), client.Close()); err != nil {
-		return &output.Failure{Code: controller.ExitSandbox, Err: err}
+		failure := &output.Failure{Code: controller.ExitSandbox, Err: err}
+		if strings.Contains(err.Error(), "has no checkpoint") {
+			failure.Hint = "'agentctl sandbox snapshot " + name + " --list' prints the numbers of those that there are"
+		}
+		return failure
 	}
 	return nil
 }
@@ -110,17 +115,20 @@ newer is removed. Commands that have files open keep the old ones.`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return inSandbox(cmd.Context(), args[0], func(client *channel.Client) error {
-				list, err := boxes.History{Box: client}.Rollback(cmd.Context(), args[1])
-				if err != nil {
+				out := cmd.OutOrStdout()
+				each := func(c boxes.Change) error {
+					_, err := fmt.Fprintf(out, "%-8s  %s\n", c.Kind, text.Visible(string(c.Path)))
 					return err
 				}
-				if asJSON {
-					return output.WriteJSON(cmd.OutOrStdout(), append([]boxes.Change{}, list...))
+				if !asJSON {
+					return boxes.History{Box: client}.Rollback(cmd.Context(), args[1], each)
 				}
-				for _, c := range list {
-					fmt.Fprintf(cmd.OutOrStdout(), "%-8s  %s\n", c.Kind, text.Visible(string(c.Path)))
+				list := output.JSONList{W: out}
+				err := boxes.History{Box: client}.Rollback(cmd.Context(), args[1], func(c boxes.Change) error { return list.Add(c) })
+				if err == nil {
+					err = list.End()
 				}
-				return nil
+				return err
 			})
 		},
 		ValidArgsFunction: settings.CompleteRuns(settings.HasSandbox),

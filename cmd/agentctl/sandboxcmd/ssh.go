@@ -27,7 +27,7 @@ func NewConnect() *cobra.Command {
 		Short: "Connect an ssh client to the sandbox of a run",
 		Long: `connect is a ProxyCommand of ssh: its standard input and output are a connection to
 the SSH server of a sandbox. 'agentctl ssh-config' prints the settings of ssh for it.`,
-		Example: "  ssh -F <(agentctl ssh-config latest --host box) box git status",
+		Example: "  agentctl ssh-config latest --host box >box.config\n  ssh -F box.config box git status",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one, err := findSandbox(args[0])
@@ -37,6 +37,9 @@ the SSH server of a sandbox. 'agentctl ssh-config' prints the settings of ssh fo
 			err = connect(cmd, one)
 			if by := (controller.Interrupted{}); errors.As(context.Cause(cmd.Context()), &by) {
 				return &output.Failure{Code: 128 + int(by.Signal)} // ssh ends its ProxyCommand by SIGHUP, and shows what that prints
+			}
+			if by := attach.DeletedBy(one); by != "" && one.Live {
+				return endedBy(one, by) // ssh itself knows only that the connection has ended
 			}
 			if err != nil {
 				return &output.Failure{Code: controller.ExitSandbox, Err: err}

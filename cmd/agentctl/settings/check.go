@@ -13,6 +13,10 @@ import (
 	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
 	"agentsh/controller/harness"
+	rules "agentsh/controller/openshell"
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/blaxel"
+	"agentsh/controller/sandbox/openshell"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 )
@@ -50,6 +54,30 @@ func (f *Run) Check(ctx context.Context, stderr io.Writer, name string) (_ harne
 		return nil, &output.Failure{Code: 128 + int(i.Signal), Err: i}
 	}
 	return append(ps, OnlyRun(name, later...)...), nil
+}
+
+// SpecCheck returns what the backend of a harness says of a sandbox on any machine; nil: nothing. With --repo,
+// [Run.Check] asks the backend itself.
+func (f *Run) SpecCheck(h *harness.Harness) func(sandbox.Spec) error {
+	name := f.Place.Backend
+	if f.Place.choosable() {
+		name = h.Backend.V
+	}
+	switch {
+	case f.Repo != "":
+	case name == blaxel.Name:
+		return blaxel.CheckSpec
+	case name == openshell.Name:
+		c, err := readConfig()
+		if err != nil {
+			return func(sandbox.Spec) error { return err }
+		}
+		if !c.hasGateway { // of another machine, which may do without everything
+			c.without = rules.Words()
+		}
+		return func(s sandbox.Spec) error { return openshell.CheckSpec(s, c.without) }
+	}
+	return nil
 }
 
 // OnlyRun returns notes about what only a run of a harness can find out.

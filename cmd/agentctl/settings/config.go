@@ -65,6 +65,7 @@ func readConfig() (config, error) {
 		}
 		if of.hasGateway {
 			c.gateway, c.start, c.without, c.kept = of.gateway, of.start, of.without, of.kept
+			c.hasGateway = true
 		}
 		if of.hasMachine {
 			c.machine = of.machine
@@ -235,8 +236,13 @@ func (r *configReader) providers(n *strictyaml.Node) map[string]openshell.Provid
 // start reads the command that starts the gateway of this machine: true is that of OpenShell's packages.
 func (r *configReader) start(n *strictyaml.Node) (command []string) {
 	if n.Kind != strictyaml.List {
-		if yes, _ := r.Bool(n); yes {
-			return gateways.Service
+		switch {
+		case n.Kind == strictyaml.Scalar && n.Value != "true" && n.Value != "false":
+			r.Fail(n, "write start: true, or start: [PROGRAM, ARGUMENT]", "start is neither true nor a list")
+		default:
+			if yes, _ := r.Bool(n); yes {
+				return gateways.Service
+			}
 		}
 		return nil
 	}

@@ -31,13 +31,26 @@ const (
 func (h SessionHistory) Dir() string { return h.Workspace }
 
 // Changes implements [tools.History].
-func (h SessionHistory) Changes(ctx context.Context, lines bool) (list []tools.Change, err error) {
+func (h SessionHistory) Changes(ctx context.Context, lines bool, each func(tools.Change) error) error {
 	args := []string{"changes", h.Name, "--json"}
 	if lines {
 		args = append(args, "--diff")
 	}
-	err = h.run(ctx, &list, args...)
-	return list, err
+	var list []tools.Change
+	if err := h.run(ctx, &list, args...); err != nil {
+		return err
+	}
+	return all(list, each)
+}
+
+// all calls each with the elements of a list.
+func all[T any](list []T, each func(T) error) error {
+	for _, one := range list {
+		if err := each(one); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Create implements [tools.History].
@@ -53,9 +66,12 @@ func (h SessionHistory) List(ctx context.Context) (list []wire.Checkpoint, err e
 }
 
 // Rollback implements [tools.History].
-func (h SessionHistory) Rollback(ctx context.Context, id string) (list []wire.Change, err error) {
-	err = h.run(ctx, &list, "checkpoint", "rollback", "--session", h.Name, "--json", "--", id)
-	return list, err
+func (h SessionHistory) Rollback(ctx context.Context, id string, each func(wire.Change) error) error {
+	var list []wire.Change
+	if err := h.run(ctx, &list, "checkpoint", "rollback", "--session", h.Name, "--json", "--", id); err != nil {
+		return err
+	}
+	return all(list, each)
 }
 
 // run runs a command of agentsh that prints JSON.
@@ -95,21 +111,16 @@ type boxHistory struct{ historian }
 func (boxHistory) Dir() string { return layout.Sandbox }
 
 // Changes implements [tools.History].
-func (h boxHistory) Changes(ctx context.Context, lines bool) (list []tools.Change, err error) {
+func (h boxHistory) Changes(ctx context.Context, lines bool, each func(tools.Change) error) error {
 	if box, ok := h.historian.(sandbox.Executor); ok && !lines {
-		err = box.EachChange(ctx, func(c wire.Change) error {
-			list = append(list, tools.Change{Change: c})
-			return nil
-		})
-		return list, err
+		return box.EachChange(ctx, func(c wire.Change) error { return each(tools.Change{Change: c}) })
 	}
-	err = h.History(ctx, wire.HistoryRequest{Changes: true}, func(e wire.HistoryEntry) error {
-		if e.Change != nil {
-			list = append(list, tools.Change{Change: *e.Change, Binary: e.Without == wire.BinaryFile, Diff: e.Lines})
+	return h.History(ctx, wire.HistoryRequest{Changes: true}, func(e wire.HistoryEntry) error {
+		if e.Change == nil {
+			return nil
 		}
-		return nil
+		return each(tools.Change{Change: *e.Change, Binary: e.Without == wire.BinaryFile, Diff: e.Lines})
 	})
-	return list, err
 }
 
 // Create implements [tools.History].
@@ -130,14 +141,13 @@ func (h boxHistory) List(ctx context.Context) (list []wire.Checkpoint, err error
 }
 
 // Rollback implements [tools.History].
-func (h boxHistory) Rollback(ctx context.Context, id string) (list []wire.Change, err error) {
-	err = h.History(ctx, wire.HistoryRequest{Rollback: id}, func(e wire.HistoryEntry) error {
-		if e.Change != nil {
-			list = append(list, *e.Change)
+func (h boxHistory) Rollback(ctx context.Context, id string, each func(wire.Change) error) error {
+	return h.History(ctx, wire.HistoryRequest{Rollback: id}, func(e wire.HistoryEntry) error {
+		if e.Change == nil {
+			return nil
 		}
-		return nil
+		return each(*e.Change)
 	})
-	return list, err
 }
 
 func (h boxHistory) checkpoints(ctx context.Context, r wire.HistoryRequest) (list []wire.Checkpoint, err error) {

@@ -50,6 +50,7 @@ func (f *imageFlags) config(of config) (image.Config, error) {
 			return c, err
 		}
 		c.Places[name] = place
+		c.Given = append(c.Given, name)
 	}
 	if c.Cache = ImageCache(); c.Cache == "" && len(c.Places) > 0 {
 		return c, errors.New("images: no cache directory: set HOME or XDG_CACHE_HOME")

@@ -13,6 +13,7 @@ import (
 
 	"agentsh/cmd/agentctl/output"
 	"agentsh/controller"
+	"agentsh/internal/statedir"
 )
 
 // AddPageFlags adds the flags of the commands that make pages.
@@ -59,6 +60,9 @@ func writePage(out io.Writer, write func(io.Writer) error) error {
 
 // writePageFile replaces a file by the page, completely or not at all.
 func writePageFile(name string, write func(io.Writer) error) (err error) {
+	if err := statedir.CheckReplaced(name); err != nil {
+		return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("write page: %w", err), Hint: "- is standard output"}
+	}
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".")
 	if err != nil {
 		return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf("write page: %w", err)}

@@ -38,6 +38,7 @@ type Placement struct {
 	Look    bool // Collect asks the place in any case
 	Flags   *pflag.FlagSet
 	images  map[string]string // path of an image, by the name in harnesses
+	harness bool              // a harness may name the backend
 }
 
 // backends are the values of --backend.
@@ -87,8 +88,7 @@ type choosable struct {
 	*local.Backend
 	state           statedir.Dir
 	agentsh, config string
-	lease           time.Duration
-	images          map[string]string
+	given           Placement // on the command line
 
 	mu     sync.Mutex
 	chosen map[[3]string]sandbox.Backend // by name, address and file of the key
@@ -96,13 +96,17 @@ type choosable struct {
 
 // Choose implements [sandbox.Chooser]. Runs that choose the same get one backend.
 func (c *choosable) Choose(name, address, keyFile string) (sandbox.Backend, error) {
+	address, keyFile = cmp.Or(c.given.Connect, address), cmp.Or(c.given.Key, keyFile)
+	if name == "" && address == "" && keyFile == "" {
+		return c, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := [3]string{name, address, keyFile}
 	if b := c.chosen[key]; b != nil {
 		return b, nil
 	}
-	of := Placement{Backend: name, Connect: address, Key: keyFile, Lease: c.lease, images: c.images}
+	of := Placement{Backend: name, Connect: address, Key: keyFile, Lease: c.given.Lease, images: c.given.images}
 	if err := of.check(c.config); err != nil {
 		return nil, err
 	}
@@ -120,8 +124,10 @@ func (f Placement) check(config string) error {
 		return &output.Failure{Code: controller.ExitConfiguration, Err: fmt.Errorf(format, args...), Hint: hint}
 	}
 	switch {
+	case f.choosable() && f.harness:
+		return nil // see [choosable.Choose]
 	case name == local.Name && f.Connect != "":
-		return wrong("add --backend ssh, exec, socket, docker, podman or kubernetes", "--connect: the local backend is on this machine")
+		return wrong("write backend: NAME in the harness, or add --backend NAME: "+elsewhere(), "--connect: the local backend is on this machine")
 	case name == local.Name && f.Key != "":
 		return wrong("add --backend socket", "--connect-key: the local backend is on this machine")
 	case name == local.Name:
@@ -158,11 +164,27 @@ func (f Placement) check(config string) error {
 	case f.Backend == vm.Name:
 		return nil
 	case f.Connect == "":
-		return wrong("see doc/remote.md", "backend %s needs an address: write --connect, or connect in the harness", name)
+		return wrong("see doc/remote.md", "backend %s needs an address: write --connect, or the key connect", name)
 	case config != "":
 		return wrong("change "+layout.Config+" of the place", "--agentsh-config: the configuration of the place applies there")
 	}
 	return nil
+}
+
+// choosable reports whether the command line names no backend.
+func (f Placement) choosable() bool {
+	return f.Backend == "" || f.Backend == local.Name && f.Flags != nil && !f.Flags.Changed("backend")
+}
+
+// elsewhere lists the backends that take an address.
+func elsewhere() string {
+	var out []string
+	for _, name := range backends {
+		if name != local.Name && name != vm.Name {
+			out = append(out, name)
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 // isEngine reports whether the sandboxes are in containers of an engine.
@@ -174,11 +196,11 @@ func (f Placement) isEngine() bool {
 func (f Placement) open(state statedir.Dir, agentsh, config string) (sandbox.Backend, error) {
 	if cmp.Or(f.Backend, local.Name) == local.Name {
 		b := local.New(local.Config{State: state, Agentsh: agentsh, Operator: config})
-		if f.Backend == local.Name && (f.Flags == nil || f.Flags.Changed("backend")) {
+		if !f.choosable() {
 			return b, nil
 		}
 		return &choosable{
-			Backend: b, state: state, agentsh: agentsh, config: config, lease: f.Lease, images: f.images, chosen: map[[3]string]sandbox.Backend{},
+			Backend: b, state: state, agentsh: agentsh, config: config, given: f, chosen: map[[3]string]sandbox.Backend{},
 		}, nil
 	}
 	if f.isEngine() {

@@ -57,7 +57,8 @@ type Run struct {
 	Quiet      bool
 	AllowDirty bool
 	Keep       time.Duration
-	Output     int64 // MiB
+	Space      time.Duration // how long a run waits for room
+	Output     int64         // MiB
 	scanner    string
 	images     imageFlags
 	approvals  approvalFlags
@@ -67,6 +68,9 @@ type Run struct {
 
 // MaxOutput is the maximum of --max-output, in MiB.
 const MaxOutput = 1 << 20
+
+// DefaultSpace is how long a run waits for room on a full disk of this machine.
+const DefaultSpace = 10 * time.Minute
 
 // DefaultKeep is the lease of --keep-sandbox without a duration, maxKeep the
 // longest.
@@ -126,6 +130,12 @@ func (f *Run) AddPlace(cmd *cobra.Command) {
 	f.approvals.add(cmd)
 }
 
+// AddSpace adds the flag that says how long a run waits for room on a full disk.
+func (f *Run) AddSpace(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&f.Space, "wait-for-space", DefaultSpace,
+		"wait `DURATION` for room when a disk of this machine is full at the end, so that no work is lost; 0: fail at once")
+}
+
 // CommandLine are the arguments of a command in a command line of it.
 func CommandLine(argv []string, command string) []string {
 	return slices.Clone(argv[slices.Index(argv, command)+1:])
@@ -163,6 +173,9 @@ func (f *Run) Finish(
 // Options makes the options of a run.
 func (f *Run) Options(file string) (controller.Options, error) {
 	var o controller.Options
+	if f.Space < 0 {
+		return o, fmt.Errorf("--wait-for-space %s: 0 or more", f.Space)
+	}
 	load, err := f.Load.Options()
 	if err != nil {
 		return o, err
@@ -191,7 +204,7 @@ func (f *Run) Options(file string) (controller.Options, error) {
 	if err != nil {
 		return o, &output.Failure{Code: controller.ExitConfiguration, Err: err}
 	}
-	f.Place.images = images.Places
+	f.Place.images, f.Place.harness = images.Places, true
 	state, backend, err := f.Place.OpenState(f.Agentsh, f.Config)
 	if err != nil {
 		return o, err
@@ -208,8 +221,9 @@ func (f *Run) Options(file string) (controller.Options, error) {
 	return controller.Options{
 		Harness: file, Load: load, Repo: f.Repo, Out: out, AllowDirty: f.AllowDirty,
 		Backend: backend, State: state, Model: controller.ModelOptions{Program: scanner, Config: config},
-		Gateway: gateway, Caller: controller.Caller{Environ: os.Environ(), Approvals: approvals}, Images: images, KeepSandbox: f.Keep,
-		Agent: controller.AgentOptions{MaxOutput: f.Output << 20, Session: f.agentSession(state, config), Tools: ToolsOf},
+		Gateway: gateway, Caller: controller.Caller{Environ: os.Environ(), Approvals: approvals}, Images: images,
+		EndOptions: controller.EndOptions{KeepSandbox: f.Keep, WaitForSpace: f.Space},
+		Agent:      controller.AgentOptions{MaxOutput: f.Output << 20, Session: f.agentSession(state, config), Tools: ToolsOf},
 	}, nil
 }
 

@@ -134,14 +134,11 @@ func load(from source, vars map[string]string, own []string) (*policy.Policy, er
 		}
 		return from.read(name)
 	}
-	if p, err = syntax.Load(policy.Source{Name: OwnName, Data: guard}, options); err != nil {
+	if p, err = syntax.Load(policy.Source{Name: layout.OwnPolicy, Data: guard}, options); err != nil {
 		return nil, failure.New(failure.Ours, err, "")
 	}
 	return p, nil
 }
-
-// OwnName is the name of the source with the rules that agentsh adds to a policy.
-const OwnName = "agentsh"
 
 // ownRules is a policy that extends a file by rules for what of own lies in the workspace;
 // nil: nothing does.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"agentsh/controller/sandbox"
+	"agentsh/internal/lazy"
 	"agentsh/internal/text"
 )
 
@@ -130,6 +131,14 @@ func (e *answer) Error() string {
 // passes reports whether the same request may be answered otherwise.
 func (e *answer) passes() bool { return e.status >= 500 || e.status == http.StatusTooManyRequests }
 
+// kernelWord matches what a refusal of extraArgs says.
+var kernelWord = lazy.Regexp(`(?i)extra.?args|landlock`)
+
+// refusesKernel reports whether the kernel was refused that a request asked for in extraArgs.
+func (e *answer) refusesKernel() bool {
+	return e.status/100 == 4 && kernelWord().MatchString(e.code+" "+e.message)
+}
+
 // statusOf is the status of the answer in an error; 0: none.
 func statusOf(err error) int {
 	var a *answer
@@ -180,6 +189,9 @@ func (a *api) exchange(ctx context.Context, method, address string, b body, out 
 		return nil, fmt.Errorf("ask Blaxel: %w", err)
 	}
 	data, err := readAll(res)
+	if isJunk(err) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask Blaxel: %w", err)
 	}
@@ -197,7 +209,10 @@ func (a *api) exchange(ctx context.Context, method, address string, b body, out 
 
 // readAll reads and closes the body of an answer.
 func readAll(res *http.Response) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	if len(data) > maxAnswer {
+		err = &junk{fmt.Errorf("it has more than %d MiB", maxAnswer>>20)}
+	}
 	return data, errors.Join(err, res.Body.Close())
 }
 
@@ -258,93 +273,6 @@ func pause(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// Labels of sandboxes.
-const (
-	labelOwner = "agentsh-owner" // the state directory of the controller
-	labelRun   = "agentsh-run"
-)
-
-// record is a sandbox as the control plane describes it. Fields without omitempty are always sent.
-type record struct {
-	Metadata metadata  `json:"metadata"`
-	Spec     spec      `json:"spec"`
-	Status   string    `json:"status,omitempty"`
-	Errors   []trouble `json:"errors,omitempty"`
-	Events   []event   `json:"events,omitempty"`
-}
-
-type metadata struct {
-	Name   string            `json:"name"`
-	Labels map[string]string `json:"labels,omitempty"`
-	URL    string            `json:"url,omitempty"`
-}
-
-type spec struct {
-	Region    string    `json:"region,omitempty"`
-	Runtime   runtime   `json:"runtime"`
-	Lifecycle lifecycle `json:"lifecycle"`
-}
-
-type runtime struct {
-	Image      string            `json:"image"`
-	Memory     int64             `json:"memory"`
-	Generation string            `json:"generation,omitempty"`
-	Ports      []port            `json:"ports,omitempty"`
-	ExtraArgs  map[string]string `json:"extraArgs,omitempty"`
-}
-
-type port struct {
-	Name     string `json:"name"`
-	Target   int    `json:"target"`
-	Protocol string `json:"protocol"`
-}
-
-type lifecycle struct {
-	Policies []expiration `json:"expirationPolicies,omitempty"`
-}
-
-type expiration struct {
-	Type   string `json:"type"`
-	Value  string `json:"value"`
-	Action string `json:"action"`
-}
-
-// trouble is what Blaxel says about a virtual machine that failed.
-type trouble struct {
-	Message string `json:"message"`
-	Fatal   bool   `json:"fatal"`
-}
-
-// event is what happened to a sandbox, as in a build.
-type event struct {
-	Status  string `json:"status"`
-	Message string `json:"message"`
-}
-
-// gone reports whether a sandbox is no more, or is being deleted.
-func (r record) gone() bool { return r.Status == "TERMINATED" || r.Status == "DELETING" }
-
-// ended is the end that a record shows, or nil.
-func (r record) ended() error {
-	end := &sandbox.End{Kind: sandbox.EndDied, Hint: "start the run again"}
-	switch {
-	case r.gone():
-		end.Kind, end.Text = sandbox.EndRemoved, "somebody deleted the sandbox at Blaxel, or it was there longer than it may"
-	case r.Status == "FAILED":
-		end.Text = "the virtual machine at Blaxel failed"
-	case r.Status == "DEACTIVATED" || r.Status == "DEACTIVATING" || strings.HasPrefix(r.Status, "ARCHIV"):
-		end.Kind, end.Text = sandbox.EndKilled, "somebody switched the sandbox at Blaxel off"
-	default:
-		return nil
-	}
-	for _, t := range r.Errors {
-		if t.Fatal && t.Message != "" {
-			end.Text += ": " + text.Short(t.Message, maxSaid)
-		}
-	}
-	return end
-}
-
 func (a *api) address(name string) string {
 	out := a.base + "/sandboxes"
 	if name != "" {
@@ -356,37 +284,14 @@ func (a *api) address(name string) string {
 // check asks for a page of sandboxes: the key must be good for the workspace.
 func (a *api) check(ctx context.Context) error {
 	err := a.call(ctx, http.MethodGet, a.address("")+"?limit=1", nil, nil)
-	return a.explain("list sandboxes", err)
-}
-
-// maxPages bounds the pages of a list.
-const maxPages = 500
-
-// list lists all sandboxes of the workspace.
-func (a *api) list(ctx context.Context) ([]record, error) {
-	var out []record
-	cursor, seen := "", map[string]bool{}
-	for range maxPages {
-		var page struct {
-			Data []record `json:"data"`
-			Meta struct {
-				Next string `json:"nextCursor"`
-			} `json:"meta"`
+	var said *answer
+	if err != nil && !isJunk(err) && !errors.As(err, &said) {
+		return &sandbox.End{
+			Kind: sandbox.EndUnreachable, Text: "list sandboxes: " + err.Error(), Err: err,
+			Hint: "does 'curl -I " + a.base + "' reach it from here? BL_API_URL names another address",
 		}
-		query := url.Values{"limit": {"200"}}
-		if cursor != "" {
-			query.Set("cursor", cursor)
-		}
-		if err := a.call(ctx, http.MethodGet, a.address("")+"?"+query.Encode(), nil, &page); err != nil {
-			return nil, a.explain("list sandboxes", err)
-		}
-		out = append(out, page.Data...)
-		if cursor = page.Meta.Next; cursor == "" || seen[cursor] {
-			return out, nil
-		}
-		seen[cursor] = true
 	}
-	return out, fmt.Errorf("list sandboxes: the list of Blaxel does not end after %d pages", maxPages)
+	return a.explain("list sandboxes", err)
 }
 
 func (a *api) get(ctx context.Context, name string) (r record, err error) {
@@ -432,12 +337,20 @@ func (a *api) explain(what string, err error) error {
 		return false
 	}
 	switch {
+	case said.refusesKernel():
+		end.Hint = "the region or the generation has no kernel with Landlock: name another, as in --connect " + scheme + a.workspace +
+			"/us-was-1; or write degraded: [landlock] in the harness, and the sandbox gets a kernel without it"
 	case said.status == http.StatusUnauthorized:
 		end.Hint = "make a key for workspace " + a.workspace + " in Blaxel's console, and put it into BL_API_KEY or the file of --connect-key"
 	case said.status >= 500: // its text may be anything, as in "context deadline exceeded"
 		end.Kind, end.Hint = sandbox.EndUnreachable, "start the run again later"
 	case said.status == http.StatusPaymentRequired, said.status == http.StatusTooManyRequests, has("quota", "limit", "exceeded"):
 		end.Kind = sandbox.EndQuota
+		if has("memory") {
+			end.Hint = "ask for less memory, as in container: {memory_mb: 2048} or --memory 2048, or have the quota raised: " +
+				"https://app.blaxel.ai/account/quotas"
+			break
+		}
 		end.Hint = "delete sandboxes of the workspace ('agentctl gc' finds those of this host), or have the quota raised"
 	case said.status == http.StatusForbidden:
 		end.Hint = "the key may not do that in workspace " + a.workspace + ": take the key of a member who may"

@@ -109,11 +109,37 @@ func (b *Backend) Pull(_ context.Context, name string) (sandbox.Image, error) {
 	return out, nil
 }
 
-// minMemory is the least memory of a virtual machine, in MiB.
-const minMemory = 512
+// Bounds of the memory of a virtual machine, in MiB. Blaxel's documents name sizes of up to 16384. What a workspace may have is a matter
+// of its tier.
+const (
+	minMemory = 512
+	maxMemory = 65536
+)
+
+// CheckMemory checks the memory of a virtual machine, in MiB.
+func CheckMemory(mib int64) error {
+	if mib < minMemory || mib > maxMemory {
+		return fmt.Errorf("%d: a sandbox at Blaxel has %d to %d MiB of memory", mib, minMemory, maxMemory)
+	}
+	return nil
+}
 
 // Check implements [sandbox.Backend]. It asks Blaxel whether the key is good for the workspace.
 func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
+	if err := CheckSpec(s); err != nil {
+		return err
+	}
+	if _, err := b.program(); err != nil {
+		return err
+	}
+	return b.api.check(ctx)
+}
+
+// CheckSpec implements [sandbox.SpecChecker].
+func (b *Backend) CheckSpec(s sandbox.Spec) error { return CheckSpec(s) }
+
+// CheckSpec returns what no workspace at Blaxel takes.
+func CheckSpec(s sandbox.Spec) error {
 	c := s.Container
 	switch {
 	case s.Image != "":
@@ -128,16 +154,13 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 		return errors.New("container: Blaxel takes memory_mb alone, which decides about processors and disk too: leave out the rest")
 	case c.Network != "":
 		return errors.New("container.network: the policy decides about the network of a sandbox at Blaxel: leave it out")
-	case c.MemoryMB != 0 && c.MemoryMB < minMemory:
-		return fmt.Errorf("container.memory_mb: %d: at least %d at Blaxel", c.MemoryMB, minMemory)
 	}
-	if err := checkDegraded(s); err != nil {
-		return err
+	if c.MemoryMB != 0 {
+		if err := CheckMemory(c.MemoryMB); err != nil {
+			return &sandbox.KeyError{Key: "container.memory_mb", Err: fmt.Errorf("%w: write container: {memory_mb: %d}", err, defaultMemory)}
+		}
 	}
-	if _, err := b.program(); err != nil {
-		return err
-	}
-	return b.api.check(ctx)
+	return checkDegraded(s)
 }
 
 // checkDegraded refuses fallbacks under which nothing keeps commands from the sandbox API: see [apiPolicy].

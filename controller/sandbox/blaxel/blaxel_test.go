@@ -79,6 +79,31 @@ func kindOf(err error) sandbox.EndKind {
 	return ""
 }
 
+// noKernel refuses the kernel with Landlock.
+const noKernel = `{"code": "INVALID_RUNTIME", "message": "extraArgs 'landlock' are not available in region eu-dub-1: quota exceeded"}`
+
+// TestAKernelThatIsRefusedIsGivenUpByName has a region without the kernel with Landlock.
+func TestAKernelThatIsRefusedIsGivenUpByName(t *testing.T) {
+	d := blaxeldouble.New(t)
+	b := open(t, d)
+	d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusBadRequest, noKernel)
+	s := described("kernel-1")
+	s.Degraded = []wire.Setting{{Name: "landlock", At: "harness.yaml:1:1"}}
+	p := &place{b: b, spec: s}
+	stream, err := p.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream.Kill()
+	r, err := b.api.get(t.Context(), p.name())
+	if err != nil || len(r.Spec.Runtime.ExtraArgs) > 0 {
+		t.Errorf("%v, %v", r.Spec.Runtime, err)
+	}
+	if err := p.remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWhatBlaxelRefusesIsNamed has each refusal of the control plane.
 func TestWhatBlaxelRefusesIsNamed(t *testing.T) {
 	with := func(key, value string) func(*blaxeldouble.Double, *Config) {
@@ -115,6 +140,12 @@ func TestWhatBlaxelRefusesIsNamed(t *testing.T) {
 		{"a region that is not found", func(d *blaxeldouble.Double, _ *Config) {
 			d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusNotFound, `{"code": "REGION_NOT_FOUND"}`)
 		}, "", sandbox.EndRefused, "/REGION"},
+		{"a kernel that the region does not have", func(d *blaxeldouble.Double, _ *Config) {
+			d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusBadRequest, noKernel)
+		}, "", sandbox.EndRefused, "as in --connect workspace:" + blaxeldouble.Workspace + "/us-was-1; or write degraded: [landlock] in the harness"},
+		{"more memory than the tier has", func(d *blaxeldouble.Double, _ *Config) {
+			d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusBadRequest, `{"code": "QUOTA_EXCEEDED", "message": "maximum memory 4096"}`)
+		}, "", sandbox.EndQuota, "container: {memory_mb: 2048}"},
 		{"a name that is taken", func(d *blaxeldouble.Double, _ *Config) {
 			d.Refuse(http.MethodPost, "/sandboxes", 1, http.StatusConflict, `{"code": "SANDBOX_ALREADY_EXISTS"}`)
 		}, "", sandbox.EndRefused, "agentctl gc"},
@@ -350,6 +381,20 @@ func TestSettingsOfBlaxelAreChecked(t *testing.T) {
 		if _, err := Open(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
+	}
+}
+
+func TestABlaxelThatDoesNotAnswerIsNamed(t *testing.T) {
+	b, err := Open(Config{Getenv: func(name string) string {
+		return map[string]string{"BL_WORKSPACE": "w", "BL_API_KEY": "a-long-key", "BL_API_URL": "http://127.0.0.1:1/v0"}[name]
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = b.api.check(t.Context())
+	if end := (*sandbox.End)(nil); !errors.As(err, &end) || !strings.Contains(end.Text, "connection refused") ||
+		!strings.Contains(end.Hint, "'curl -I http://127.0.0.1:1/v0'") {
+		t.Errorf("%v", err)
 	}
 }
 

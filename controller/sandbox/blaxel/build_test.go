@@ -115,7 +115,7 @@ USER root
 COPY --from=ghcr.io/blaxel-ai/sandbox:latest /sandbox-api /usr/local/bin/sandbox-api
 COPY agentsh-image/agentsh /usr/bin/agentsh
 COPY agentsh-image/bash_startup.sh /usr/lib/agentsh/bash_startup.sh
-RUN chmod 0755 /usr/bin/agentsh && chmod 0644 /usr/lib/agentsh/bash_startup.sh && /usr/bin/agentsh --version
+RUN chmod 0755 /usr/bin/agentsh && chmod 0644 /usr/lib/agentsh/bash_startup.sh && ln -sf /usr/bin/agentsh /usr/lib/agentsh/agentsh && /usr/bin/agentsh --version
 ENTRYPOINT ["/usr/local/bin/sandbox-api"]
 CMD []
 `
@@ -287,5 +287,23 @@ func TestADockerfileIsCompleted(t *testing.T) {
 		if _, err := Pack(t.Context(), io.Discard, Source{From: from, Agentsh: testenv.Agentsh(t)}); err == nil {
 			t.Errorf("%q is taken", from)
 		}
+	}
+}
+
+func TestTheMemoryOfAMachineHasBounds(t *testing.T) {
+	for mib, want := range map[int64]bool{-1: false, 0: false, 511: false, 512: true, 65536: true, 65537: false} {
+		if err := CheckMemory(mib); (err == nil) != want || !want && !strings.Contains(err.Error(), "512 to 65536 MiB") {
+			t.Errorf("%d: %v", mib, err)
+		}
+	}
+	b, err := Open(Config{Getenv: func(name string) string {
+		return map[string]string{"BL_WORKSPACE": "w", "BL_API_KEY": "k"}[name]
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := sandbox.Spec{Container: sandbox.Container{Image: sandbox.Image{ID: "app"}, MemoryMB: 100}}
+	if err := b.Check(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "512 to 65536 MiB") {
+		t.Errorf("a harness with 100: %v", err)
 	}
 }

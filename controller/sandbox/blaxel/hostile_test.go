@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	memory "runtime" // this package has a type of that name
 	"strings"
 	"sync"
 	"testing"
@@ -141,6 +142,37 @@ func TestAListEnds(t *testing.T) {
 	})
 	if _, err := b.api.list(t.Context()); err == nil || !strings.Contains(err.Error(), "does not end") || n != maxPages {
 		t.Errorf("%d pages: %v", n, err)
+	}
+}
+
+// TestAListHasABound has pages that are too large, and pages of records that take more memory than their text.
+func TestAListHasABound(t *testing.T) {
+	const many = 2 << 20
+	for _, tt := range []struct {
+		name, data, says string
+		pages            int // that are asked for at most
+	}{
+		{"large pages", `{"metadata": {"name": "` + strings.Repeat("x", 10<<20) + `"}}`, "does not end after 500 pages or 64 MiB", 7},
+		{"a huge page", `{"metadata": {"name": "` + strings.Repeat("x", maxAnswer) + `"}}`, "more than 16 MiB", 1},
+		{"many records", strings.Repeat("{},", many) + "{}", "more than 1000 sandboxes in a page", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := 0
+			b := against(t, func(w http.ResponseWriter, _ *http.Request) {
+				n++
+				_, _ = fmt.Fprintf(w, `{"data": [%s], "meta": {"nextCursor": "%d"}}`, tt.data, n) // a client may end
+			})
+			var before, after memory.MemStats
+			memory.ReadMemStats(&before)
+			list, err := b.api.list(t.Context())
+			memory.ReadMemStats(&after)
+			if err == nil || !strings.Contains(err.Error(), tt.says) || n > tt.pages || len(list) > 0 {
+				t.Errorf("%d pages, %d sandboxes: %v", n, len(list), err)
+			}
+			if tt.pages == 1 && after.TotalAlloc-before.TotalAlloc > 200<<20 {
+				t.Errorf("%d MiB were taken", (after.TotalAlloc-before.TotalAlloc)>>20)
+			}
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -84,7 +85,9 @@ func (s *Source) dockerfile() (d buildcontext.Dockerfile, err error) {
 		return buildcontext.ParseDockerfile("--from", "FROM "+s.From+"\n")
 	}
 	s.Dockerfile = cmp.Or(s.Dockerfile, "Dockerfile")
-	if d, err = buildcontext.ReadDockerfile(s.Dir, s.Dockerfile); err != nil {
+	if d, err = buildcontext.ReadDockerfile(s.Dir, s.Dockerfile); errors.Is(err, fs.ErrNotExist) {
+		return d, fmt.Errorf("%s has no %s: write one, or name an image with --from IMAGE instead of the directory", s.Dir, s.Dockerfile)
+	} else if err != nil {
 		return d, err
 	}
 	wrong := func(in buildcontext.Instruction, format string, args ...any) error {
@@ -120,8 +123,8 @@ func (s *Source) added() (lines string, files []buildcontext.File, err error) {
 			return "", nil, err
 		}
 		lines = fmt.Sprintf("COPY %[1]s/agentsh %[2]s\nCOPY %[1]s/bash_startup.sh %[3]s\n"+
-			"RUN chmod 0755 %[2]s && chmod 0644 %[3]s && %[2]s --version\n",
-			addedDir, installed, layout.StartupScript)
+			"RUN chmod 0755 %[2]s && chmod 0644 %[3]s && ln -sf %[2]s %[4]s && %[2]s --version\n",
+			addedDir, installed, layout.StartupScript, layout.Program)
 		return lines, []buildcontext.File{
 			{Name: addedDir + "/agentsh", Path: program, Executable: true},
 			{Name: addedDir + "/bash_startup.sh", Data: []byte(agentsh.BashStartup)},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"agentsh/controller/sandbox/remote"
 	"agentsh/internal/socket"
 	"agentsh/internal/text"
+	"agentsh/internal/wire"
 )
 
 // servePort is the port of agentsh serve --listen in the virtual machine. Port 80 and 443 are Blaxel's, and
@@ -188,7 +190,7 @@ func (p *place) make(ctx context.Context) error {
 			Runtime: runtime{
 				Image: c.Image.ID, Memory: cmp.Or(c.MemoryMB, defaultMemory), Generation: "mk3",
 				Ports:     []port{{Name: "agentsh", Target: servePort, Protocol: "HTTP"}},
-				ExtraArgs: map[string]string{"landlock": "enabled"}, // the kernel that has it
+				ExtraArgs: map[string]string{landlock: "enabled"}, // the kernel that has it
 			},
 			Lifecycle: lifecycle{Policies: []expiration{{Type: "ttl-idle", Value: idleTime, Action: "delete"}}},
 		},
@@ -228,6 +230,11 @@ func (p *place) make(ctx context.Context) error {
 func (p *place) create(ctx context.Context, want record) (r record, err error) {
 	const what = "make a sandbox"
 	lost := p.b.api.call(ctx, http.MethodPost, p.b.api.address(""), want, &r)
+	var said *answer
+	if errors.As(lost, &said) && said.refusesKernel() && p.without(landlock) {
+		want.Spec.Runtime.ExtraArgs = nil
+		lost = p.b.api.call(ctx, http.MethodPost, p.b.api.address(""), want, &r)
+	}
 	if isJunk(lost) {
 		return r, p.b.api.explain(what, lost)
 	}
@@ -257,7 +264,6 @@ func (p *place) create(ctx context.Context, want record) (r record, err error) {
 			}
 		}
 		r, err = p.b.api.get(ctx, want.Metadata.Name)
-		var said *answer
 		answered := errors.As(err, &said)
 		switch {
 		case err == nil:
@@ -271,6 +277,14 @@ func (p *place) create(ctx context.Context, want record) (r record, err error) {
 		}
 	}
 	return r, nil
+}
+
+// landlock is the name of a kernel in extraArgs, and of the fallback for a sandbox without it.
+const landlock = "landlock"
+
+// without reports whether the harness gives up a mechanism by its name.
+func (p *place) without(name string) bool {
+	return slices.ContainsFunc(p.spec.Degraded, func(d wire.Setting) bool { return d.Name == name })
 }
 
 // process is a process as the sandbox API describes it.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -41,8 +42,9 @@ type container struct {
 
 // made is a container that the engine has made.
 type made struct {
-	id string // empty: none
-	at time.Time
+	id   string // empty: none
+	at   time.Time
+	said *words // of its first process; nil: nobody listened
 }
 
 // String implements [remote.Carrier].
@@ -91,12 +93,21 @@ func (c *container) removeMade(ctx context.Context) error {
 
 // make makes and starts the container.
 func (c *container) make(ctx context.Context) error {
-	config, host, err := c.describe(ctx)
+	config, host, err := c.describe(ctx, userOf(c.spec.Container.User, c.b.facts(c.spec.Container.Image.ID).user))
 	if err != nil {
 		return err
 	}
+	if err = c.start(ctx, config, host); errors.Is(err, errRoot) {
+		if err := c.removeMade(ctx); err != nil {
+			return err
+		}
+		if config, host, err = c.describe(ctx, asRoot(c.spec.Container.User)); err != nil {
+			return err
+		}
+		err = c.start(ctx, config, host)
+	}
 	// A device that the machine of the engine lacks is found at the start only.
-	if err = c.start(ctx, config, host); err != nil && len(host.Devices) > 0 && strings.Contains(err.Error(), fuseDevice) {
+	if err != nil && len(host.Devices) > 0 && strings.Contains(err.Error(), fuseDevice) {
 		if err := c.removeMade(ctx); err != nil {
 			return err
 		}
@@ -121,26 +132,35 @@ func (c *container) start(ctx context.Context, config *api.Config, host *api.Hos
 	if err != nil {
 		return fmt.Errorf("make container: %w", c.explainStart(err))
 	}
-	c.made = made{got.ID, time.Now()}
+	c.made = made{id: got.ID, at: time.Now()}
 	for _, w := range got.Warnings {
 		if strings.Contains(w, "iscarded") || strings.Contains(w, "gnored") {
 			return fmt.Errorf("make container: the engine drops a part of the request: %s", w)
 		}
 	}
+	if err := c.checkName(ctx, config.User); err != nil {
+		return err
+	}
+	if err := c.checkRoom(ctx); err != nil {
+		return err
+	}
 	if err := c.send(ctx); err != nil {
 		return fmt.Errorf("send agentsh to the container: %w", c.b.explain(err))
+	}
+	if c.made.said, err = c.listen(ctx); err != nil {
+		return fmt.Errorf("listen to the container: %w", c.b.explain(err))
 	}
 	if _, err := c.b.engine.ContainerStart(ctx, c.made.id, client.ContainerStartOptions{}); err != nil {
 		return fmt.Errorf("start container: %w", c.explainStart(err))
 	}
-	return nil
+	return c.await(ctx)
 }
 
 // fuseDevice is what file servers need.
 const fuseDevice = "/dev/fuse"
 
-// describe describes the container.
-func (c *container) describe(ctx context.Context) (*api.Config, *api.HostConfig, error) {
+// describe describes the container of a user.
+func (c *container) describe(ctx context.Context, user string) (*api.Config, *api.HostConfig, error) {
 	owner, err := remote.Owner(c.b.cfg.State)
 	if err != nil {
 		return nil, nil, err
@@ -150,11 +170,12 @@ func (c *container) describe(ctx context.Context) (*api.Config, *api.HostConfig,
 		return nil, nil, err
 	}
 	s := c.spec.Container
-	user, lease := userOf(s.User, c.b.facts(s.Image.ID).user), c.b.cfg.Lease
+	lease := c.b.cfg.Lease
 	config := &api.Config{
-		Image: s.Image.ID, User: user, Entrypoint: []string{program, "serve", "--container", lease.String()}, Cmd: []string{},
+		Image: s.Image.ID, User: user, Cmd: []string{},
+		Entrypoint: append([]string{program, "serve", "--container", lease.String()}, c.configured()...),
 		WorkingDir: "/", Labels: map[string]string{labelOwner: owner, labelRun: c.spec.RunID},
-		Healthcheck: &api.HealthConfig{Test: []string{"NONE"}},
+		Healthcheck: &api.HealthConfig{Test: []string{"NONE"}}, AttachStdout: true, AttachStderr: true,
 	}
 	host := &api.HostConfig{
 		AutoRemove: true, NetworkMode: api.NetworkMode(s.Network),
@@ -192,10 +213,24 @@ func userOf(harness, image string) string {
 	return image
 }
 
-// isRoot reports whether a user of a container is root. An image without a user has root.
+// asRoot is the user of a container in place of another name of root: that name's UID if the harness has it, or one that is not root.
+func asRoot(harness string) string {
+	name, group, has := strings.Cut(harness, ":")
+	if name != "" {
+		name = "0"
+	}
+	if has {
+		name += ":" + group
+	}
+	return userOf(name, "0")
+}
+
+// isRoot reports whether a user of a container is root. An image without a user has root. Engines read 00 and +0 as
+// numbers, too.
 func isRoot(user string) bool {
 	name, _, _ := strings.Cut(user, ":")
-	return name == "" || name == "0" || name == "root"
+	number, err := strconv.Atoi(name)
+	return name == "" || name == "root" || err == nil && number == 0
 }
 
 // secure sets what a whole session needs, and nothing more. doc/platforms/docker.md has the
@@ -233,7 +268,7 @@ func (c *container) explainStart(err error) error {
 	case errdefs.IsConflict(err) && strings.Contains(text, "already in use"):
 		hint = "a container of an earlier run has the name: 'agentctl gc --backend " + c.b.cfg.Name + "' removes it"
 	case strings.Contains(text, "unable to find user") || strings.Contains(text, "no matching entries in passwd"):
-		hint = "container.user: write a UID, or a name that /etc/passwd of the image has"
+		hint = otherUser
 	case strings.Contains(text, "network") && (errdefs.IsNotFound(err) || strings.Contains(text, "unable to find network")):
 		hint = "container.network: '" + c.b.cfg.Name + " network ls' lists what there is"
 	case strings.Contains(text, packagedProfiles):
@@ -245,6 +280,30 @@ func (c *container) explainStart(err error) error {
 		return fmt.Errorf("%w: %s", err, hint)
 	}
 	return c.b.explain(err)
+}
+
+// checkRoom refuses an image that has something else in the place of the supervisor. An engine may follow a link to where others
+// write.
+func (c *container) checkRoom(ctx context.Context) error {
+	for _, name := range []string{dirInside, program, configInside} {
+		got, err := c.b.engine.ContainerStatPath(ctx, c.made.id, client.ContainerStatPathOptions{Path: name})
+		switch {
+		case errdefs.IsNotFound(err):
+		case err != nil:
+			return c.b.explain(err)
+		case got.Stat.Mode.IsDir() != (name == dirInside), got.Stat.LinkTarget != "" && got.Stat.LinkTarget != name:
+			return fmt.Errorf("%s of the image is in the place of the supervisor: make an image without it", name)
+		}
+	}
+	return nil
+}
+
+// configured are the arguments for the configuration that the operator named.
+func (c *container) configured() []string {
+	if c.b.cfg.Operator == "" {
+		return nil
+	}
+	return []string{"--config", configInside}
 }
 
 // send puts the supervisor's program into the container, and its configuration if the

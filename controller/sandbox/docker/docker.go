@@ -107,8 +107,15 @@ func (b *Backend) asked(ctx context.Context) (*system.Info, error) {
 	if err == nil {
 		err = b.checkKind(ctx)
 	}
+	rootless := false
+	if err == nil && b.cfg.Name == NamePodman {
+		rootless, err = b.rootlessPodman(ctx)
+	}
 	if err != nil {
 		return nil, b.explain(err)
+	}
+	if rootless {
+		got.Info.SecurityOptions = append(got.Info.SecurityOptions, ofRootless)
 	}
 	b.info = &got.Info
 	return b.info, nil
@@ -116,11 +123,8 @@ func (b *Backend) asked(ctx context.Context) (*system.Info, error) {
 
 // Check implements [sandbox.Backend]. It asks the engine.
 func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
-	if s.Image != "" {
-		return errors.New("a root file system of this host is for the local backend: leave out --image")
-	}
-	if s.Keep > 0 {
-		return errors.New("a sandbox in a container ends with its run: leave out --keep-sandbox, or use the local backend")
+	if err := b.CheckSpec(s); err != nil {
+		return err
 	}
 	info, err := b.asked(ctx)
 	if err != nil {
@@ -130,9 +134,6 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 		return fmt.Errorf("the engine at %s has containers of %s: switch it to Linux containers", b.host, info.OSType)
 	}
 	c := s.Container
-	if c.Image.ID == "" {
-		return errors.New("no image: write image: NAME in the harness")
-	}
 	if _, err := agentfile.Find(b.facts(c.Image.ID).arch); err != nil && b.cfg.Agentsh == "" {
 		return fmt.Errorf("find supervisor: %w", err)
 	}
@@ -143,15 +144,31 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 	return err
 }
 
+// CheckSpec implements [sandbox.SpecChecker].
+func (b *Backend) CheckSpec(s sandbox.Spec) error {
+	switch {
+	case s.Image != "":
+		return errors.New("a root file system of this host is for the local backend: leave out --image")
+	case s.Keep > 0:
+		return errors.New("a sandbox in a container ends with its run: leave out --keep-sandbox, or use the local backend")
+	case s.Container.Image.ID == "":
+		return errors.New("no image: write image: NAME in the harness")
+	}
+	return nil
+}
+
 func (b *Backend) facts(id string) imageFacts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.images[id]
 }
 
+// ofRootless begins the security option of an engine that has not the rights of root.
+const ofRootless = "name=rootless"
+
 // checkLimits rejects limits that the engine would not keep.
 func checkLimits(info *system.Info, c sandbox.Container) error {
-	rootless := slices.ContainsFunc(info.SecurityOptions, func(o string) bool { return strings.HasPrefix(o, "name=rootless") })
+	rootless := slices.ContainsFunc(info.SecurityOptions, func(o string) bool { return strings.HasPrefix(o, ofRootless) })
 	old := rootless && info.CgroupVersion == "1"
 	var errs []error
 	for _, l := range []struct {

@@ -1,9 +1,12 @@
 package docker
 
 import (
+	"archive/tar"
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -103,7 +106,8 @@ func TestAContainerOfAUserHasNoRights(t *testing.T) {
 		}
 	}
 	for _, tt := range [][3]string{
-		{"", "", "1000:1000"}, {"", "root", "1000:1000"}, {"", "0:0", "1000:1000"}, {"", "node", "node"}, {"0", "node", "0"}, {"7", "", "7"},
+		{"", "", "1000:1000"}, {"", "root", "1000:1000"}, {"", "0:0", "1000:1000"}, {"", "00", "1000:1000"},
+		{"", "+0:7", "1000:1000"}, {"", "node", "node"}, {"0", "node", "0"}, {"7", "", "7"},
 	} {
 		if got := userOf(tt[0], tt[1]); got != tt[2] {
 			t.Errorf("harness %q, image %q: user %q, want %q", tt[0], tt[1], got, tt[2])
@@ -128,6 +132,43 @@ func TestLimitsThatAnEngineWouldDropAreRefused(t *testing.T) {
 		}
 		if err := checkLimits(info, sandbox.Container{}); err != nil {
 			t.Errorf("%s without limits: %v", name, err)
+		}
+	}
+}
+
+// TestOtherNamesOfRootAreFound reads users as engines do.
+func TestOtherNamesOfRootAreFound(t *testing.T) {
+	archive := func(h tar.Header, text string) io.Reader {
+		var buf bytes.Buffer
+		w := tar.NewWriter(&buf)
+		h.Size = int64(len(text))
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+		return &buf
+	}
+	const users = "root:x:0:0::/:/bin/sh\ntoor:x:00:0::/:/bin/sh\nnode:x:7:7::/:\nbroken\nnode:x:0:0::/:\n"
+	file := tar.Header{Typeflag: tar.TypeReg, Name: "passwd"}
+	for name, want := range map[string]string{"toor": "0", "node": "7", "broken": "", "nobody": ""} {
+		if uid, link, err := readUID(archive(file, users), name); uid != want || link != "" || err != nil {
+			t.Errorf("%s: %q %q %v", name, uid, link, err)
+		}
+	}
+	elsewhere := tar.Header{Typeflag: tar.TypeSymlink, Name: "passwd", Linkname: "../x"}
+	if _, link, err := readUID(archive(elsewhere, ""), "toor"); link != "../x" || err != nil {
+		t.Errorf("%q %v", link, err)
+	}
+	for _, h := range []tar.Header{{Typeflag: tar.TypeFifo, Name: "passwd"}, {Typeflag: tar.TypeSymlink, Name: "passwd"}} {
+		if _, _, err := readUID(archive(h, ""), "toor"); err == nil {
+			t.Errorf("%c: no error", h.Typeflag)
+		}
+	}
+	for harness, want := range map[string]string{"": "1000:1000", "toor": "0", "toor:7": "0:7"} {
+		if got := asRoot(harness); got != want {
+			t.Errorf("%q: %q", harness, got)
 		}
 	}
 }

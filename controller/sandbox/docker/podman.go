@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -97,6 +100,31 @@ func (b *Backend) checkKind(ctx context.Context) error {
 	}
 	return nil
 }
+
+// rootlessPodman reports whether podman has not the rights of root. Podman 4.3 says so in a field that Docker's API does not have
+// (pkg/api/handlers/compat/info.go), so the client does not read it, and not in the security options.
+func (b *Backend) rootlessPodman(ctx context.Context) (bool, error) {
+	dial := b.engine.Dialer()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://podman/info", nil) // the dialer connects and encrypts
+	if err != nil {
+		return false, err
+	}
+	got, err := transport.RoundTrip(req)
+	if err != nil {
+		return false, err
+	}
+	defer got.Body.Close()
+	var info struct{ Rootless bool }
+	if err := json.NewDecoder(io.LimitReader(got.Body, maxInfo)).Decode(&info); err != nil {
+		return false, fmt.Errorf("read what podman says of itself: %w", err)
+	}
+	return info.Rootless, nil
+}
+
+// maxInfo bounds what an engine says of itself, in bytes.
+const maxInfo = 1 << 20
 
 // checkSources rejects mounts of what this machine does not have. Podman would make the
 // directories.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -18,10 +19,7 @@ import (
 
 // exec starts agentsh serve --stdio in the container.
 func (c *container) exec(ctx context.Context) (remote.Stream, error) {
-	argv := []string{program, "serve", "--stdio"}
-	if c.b.cfg.Operator != "" {
-		argv = append(argv, "--config", configInside)
-	}
+	argv := append([]string{program, "serve", "--stdio"}, c.configured()...)
 	made, err := c.b.engine.ExecCreate(ctx, c.made.id, client.ExecCreateOptions{
 		AttachStdin: true, AttachStdout: true, AttachStderr: true, Cmd: argv, WorkingDir: "/",
 	})
@@ -77,10 +75,13 @@ func (m made) ended(ctx context.Context, b *Backend, err error) error {
 	if failed == nil && got.Container.State != nil {
 		e = fromState(got.Container.State.OOMKilled, got.Container.State.ExitCode)
 	}
-	if found := m.history(ctx, b); found != nil {
+	if found := m.history(ctx, b, e.Kind == sandbox.EndDied || e.Kind == sandbox.EndRemoved); found != nil {
 		e = found
 	}
 	e.Text = fmt.Sprintf("container %.12s %s", m.id, e.Text)
+	if said, hint := m.said.message(); said != "" && e.Kind == sandbox.EndDied {
+		e.Text, e.Hint = e.Text+": "+said, hint
+	}
 	if e.Kind == sandbox.EndRemoved && e.Hint == "" {
 		e.Text = fmt.Sprintf("container %.12s is no more: somebody removed it, or the engine was started again", m.id)
 		e.Hint = "start the run again"
@@ -88,9 +89,14 @@ func (m made) ended(ctx context.Context, b *Backend, err error) error {
 	return e
 }
 
+// fromState is the end of a container by what the engine has of it. Only from outside its first process gets a SIGKILL:
+// see pid_namespaces(7).
 func fromState(memory bool, status int) *sandbox.End {
-	if memory {
+	switch {
+	case memory:
 		return sandbox.MemoryEnd()
+	case status == 128+int(syscall.SIGKILL):
+		return killed("9")
 	}
 	return &sandbox.End{
 		Kind: sandbox.EndDied, Text: fmt.Sprintf("ended with status %d", status),
@@ -98,11 +104,33 @@ func fromState(memory bool, status int) *sandbox.End {
 	}
 }
 
-// history returns why the container ended, by what the engine remembers of it; nil: nothing.
-func (m made) history(ctx context.Context, b *Backend) *sandbox.End {
+// killed is the end of a container by a signal from outside; empty: the engine does not say which.
+func killed(signal string) *sandbox.End {
+	text := "was stopped or killed, by somebody or by an engine that was started again"
+	if signal != "" {
+		text += " (signal " + signal + ")"
+	}
+	return &sandbox.End{Kind: sandbox.EndKilled, Text: text, Hint: "start the run again"}
+}
+
+// eventTime is the time that an engine may take to write down why a container ended: podman does so after the end.
+const eventTime = time.Second
+
+// history returns why the container ended, by what the engine remembers of it; nil: nothing. With wait, an engine that does
+// not know yet is given [eventTime].
+func (m made) history(ctx context.Context, b *Backend, wait bool) *sandbox.End {
+	found := m.historyUntil(ctx, b, time.Now())
+	if wait && (found == nil || found.Kind == sandbox.EndDied) {
+		if later := m.historyUntil(ctx, b, time.Now().Add(eventTime)); later != nil {
+			found = later
+		}
+	}
+	return found
+}
+
+func (m made) historyUntil(ctx context.Context, b *Backend, now time.Time) *sandbox.End {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	now := time.Now()
 	events := b.engine.Events(ctx, client.EventsListOptions{
 		Since:   strconv.FormatInt(m.at.Add(-time.Hour).Unix(), 10), // clocks may differ
 		Until:   fmt.Sprintf("%d.%09d", now.Unix(), now.Nanosecond()),
@@ -119,10 +147,7 @@ func (m made) history(ctx context.Context, b *Backend) *sandbox.End {
 			case "oom":
 				return sandbox.MemoryEnd()
 			case "kill":
-				const text = "was stopped or killed, by somebody or by an engine that was started again (signal %s)"
-				found = &sandbox.End{
-					Kind: sandbox.EndKilled, Text: fmt.Sprintf(text, e.Actor.Attributes["signal"]), Hint: "start the run again",
-				}
+				found = killed(e.Actor.Attributes["signal"])
 			case "die", "died":
 				if found == nil {
 					status, _ := strconv.Atoi(e.Actor.Attributes["exitCode"])

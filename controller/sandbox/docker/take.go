@@ -36,7 +36,7 @@ func (c *container) find(ctx context.Context) error {
 	if len(found.Items) != 1 {
 		return errors.New("its container has ended")
 	}
-	c.made = made{found.Items[0].ID, time.Unix(found.Items[0].Created, 0)}
+	c.made = made{id: found.Items[0].ID, at: time.Unix(found.Items[0].Created, 0)}
 	return nil
 }
 

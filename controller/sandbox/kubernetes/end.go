@@ -98,7 +98,11 @@ func (b *Backend) ended(ctx context.Context, p pod, err error) error {
 			Text: fmt.Sprintf("pod %s is no more: somebody deleted it, or the cluster did because its node was gone", p.name),
 		}
 	case failed != nil:
-		return b.explain("ask for pod "+p.name, failed)
+		why := b.explain("ask for pod "+p.name, failed)
+		if end := (*sandbox.End)(nil); isDenied(failed) && errors.As(why, &end) {
+			end.Kind = sandbox.EndUnreachable
+		}
+		return why
 	}
 	if end := endOf(got); end != nil {
 		end.Err = err
@@ -115,6 +119,10 @@ func (b *Backend) ended(ctx context.Context, p pod, err error) error {
 	}
 	return err
 }
+
+// isDenied reports whether an API server denies a request. One that has just started denies for a moment what it allowed
+// before, as its authorizer does not know the roles yet.
+func isDenied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // exited reports whether an error is the status of a command, which its node has reported.
 func exited(err error) bool {
@@ -195,6 +203,8 @@ func endOf(p *core.Pod) *sandbox.End {
 			memory := sandbox.MemoryEnd()
 			memory.Text = fmt.Sprintf("pod %s %s", p.Name, memory.Text)
 			return memory
+		case end.Kind == "" && isExpired(p, t.FinishedAt.Time): // its node reports that later than the end of the container
+			end.Kind, end.Text, end.Hint, over = sandbox.EndExpired, textExpired, hintExpired, true
 		case end.Kind == "" && p.DeletionTimestamp == nil:
 			end.Kind, end.Hint = sandbox.EndDied, "its first process ended by itself: 'kubectl logs "+p.Name+"' may say why"
 			end.Text = fmt.Sprintf("ended with status %d", t.ExitCode)
@@ -209,7 +219,7 @@ func endOf(p *core.Pod) *sandbox.End {
 		d := disruptions["PreemptionByScheduler"]
 		end.Kind, end.Text, end.Hint = d.kind, d.text, d.hint
 	case reason == "DeadlineExceeded":
-		end.Kind, end.Text, end.Hint = sandbox.EndExpired, "ran as long as it may", "raise kubernetes.max_seconds"
+		end.Kind, end.Text, end.Hint = sandbox.EndExpired, textExpired, hintExpired
 	case reason == "NodeLost":
 		end.Kind, end.Text, end.Hint = sandbox.EndNode, "is on a node that is lost", again
 	case end.Kind == "" && over && p.Status.Message != "":
@@ -223,6 +233,14 @@ func endOf(p *core.Pod) *sandbox.End {
 	}
 	end.Text = fmt.Sprintf("pod %s %s", p.Name, end.Text)
 	return end
+}
+
+const textExpired, hintExpired = "ran as long as it may", "raise kubernetes.max_seconds"
+
+// isExpired reports whether something in a pod ended when the time of the pod was over.
+func isExpired(p *core.Pod, ended time.Time) bool {
+	most, start := p.Spec.ActiveDeadlineSeconds, p.Status.StartTime
+	return most != nil && start != nil && !ended.Before(start.Add(time.Duration(*most)*time.Second))
 }
 
 // hopeless returns why a pod will not run; nil: it may.

@@ -95,6 +95,23 @@ func (b *Backend) Pull(_ context.Context, name string) (sandbox.Image, error) {
 
 // Check implements [sandbox.Backend]. It asks the API server for the rights of this user.
 func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
+	if err := b.CheckSpec(s); err != nil {
+		return err
+	}
+	c := s.Container
+	if c.Cluster.Program.Image == "" {
+		if _, err := agentfile.Find(thisArch); err != nil && b.cfg.Agentsh == "" {
+			return fmt.Errorf("find supervisor: %w", err)
+		}
+	}
+	if err := b.checkRights(ctx, c.Cluster); err != nil {
+		return err
+	}
+	return b.checkPool(ctx, c.Cluster.Managed)
+}
+
+// CheckSpec implements [sandbox.SpecChecker].
+func (b *Backend) CheckSpec(s sandbox.Spec) error {
 	c := s.Container
 	switch {
 	case s.Image != "":
@@ -113,18 +130,8 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 	if err := checkMounts(c.Mounts); err != nil {
 		return err
 	}
-	if _, err := describe(c, nil, b.cfg.Lease); err != nil {
-		return err
-	}
-	if c.Cluster.Program.Image == "" {
-		if _, err := agentfile.Find(thisArch); err != nil && b.cfg.Agentsh == "" {
-			return fmt.Errorf("find supervisor: %w", err)
-		}
-	}
-	if err := b.checkRights(ctx, c.Cluster); err != nil {
-		return err
-	}
-	return b.checkPool(ctx, c.Cluster.Managed)
+	_, err := describe(c, nil, b.cfg.Lease)
+	return err
 }
 
 // right is something that a user may do in a namespace.

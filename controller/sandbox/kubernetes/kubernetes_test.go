@@ -202,8 +202,15 @@ func TestEndsOfPodsAreNamed(t *testing.T) {
 		"memory":             {terminated("OOMKilled", 137), sandbox.EndMemory, "memory was full"},
 		"ended by itself":    {terminated("Completed", 0), sandbox.EndDied, "ended with status 0"},
 		"too long":           {failed("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), sandbox.EndExpired, "as long as it may"},
-		"refused by a node":  {failed("UnexpectedAdmissionError", "Allocate failed due to no devices"), sandbox.EndRefused, "Allocate failed"},
-		"deleted":            {func(p *core.Pod) { p.DeletionTimestamp = &meta.Time{} }, sandbox.EndKilled, "deleted by somebody"},
+		"not yet reported as that": {func(p *core.Pod) { // the node reports the end of the container first
+			terminated("Completed", 0)(p)
+			start := meta.NewTime(time.Unix(1000, 0))
+			seconds := int64(20)
+			p.Status.StartTime, p.Spec.ActiveDeadlineSeconds = &start, &seconds
+			p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = meta.NewTime(time.Unix(1020, 0))
+		}, sandbox.EndExpired, "as long as it may"},
+		"refused by a node": {failed("UnexpectedAdmissionError", "Allocate failed due to no devices"), sandbox.EndRefused, "Allocate failed"},
+		"deleted":           {func(p *core.Pod) { p.DeletionTimestamp = &meta.Time{} }, sandbox.EndKilled, "deleted by somebody"},
 	} {
 		end := endOf(status(tt.change))
 		switch {

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"agentsh/controller/sandbox"
@@ -97,14 +98,24 @@ func (p *place) removeMade(ctx context.Context) error {
 	if kind.Resource == "" {
 		kind = pods
 	}
-	err := p.b.remove(ctx, kind, p.name())
+	err := p.removeObject(ctx, kind)
 	if !p.spec.Container.Cluster.Open {
-		err = errors.Join(err, p.b.remove(ctx, policies, p.name()))
+		err = errors.Join(err, p.removeObject(ctx, policies))
 	}
 	if err == nil {
 		p.asked, p.pod = false, pod{}
 	}
 	return err
+}
+
+// removeObject removes an object of the sandbox. An API server that starts is asked again until ctx ends.
+func (p *place) removeObject(ctx context.Context, kind schema.GroupVersionResource) error {
+	for {
+		err := p.b.remove(ctx, kind, p.name())
+		if err == nil || !passes(err) && !isDenied(err) || !pause(ctx, retryWait) {
+			return err
+		}
+	}
 }
 
 // defaultStart is the time for a node to be found, and for it to get the images.

@@ -69,6 +69,7 @@ type gateway struct {
 	client    pb.OpenShellClient
 	conn      *grpc.ClientConn
 	workspace string
+	address   string
 }
 
 // requestTime bounds one request.
@@ -82,7 +83,8 @@ func newGateway(g Gateway) (*gateway, error) {
 	if u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return nil, errors.New("the address of a gateway is https://HOST:PORT, and has no user, path or query")
 	}
-	options := []grpc.DialOption{grpc.WithUserAgent("agentctl"), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}
+	options := []grpc.DialOption{grpc.WithUserAgent("agentctl"), grpc.WithDefaultCallOptions(
+		grpc.MaxCallRecvMsgSize(maxMessage), grpc.ForceCodecV2(newBounded()))}
 	secure := u.Scheme == "https"
 	if secure {
 		c, err := g.tls()
@@ -107,11 +109,8 @@ func newGateway(g Gateway) (*gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway %s: %w", g.Address, err)
 	}
-	return &gateway{pb.NewOpenShellClient(conn), conn, cmp.Or(g.Workspace, defaultWorkspace)}, nil
+	return &gateway{pb.NewOpenShellClient(conn), conn, cmp.Or(g.Workspace, defaultWorkspace), g.Address}, nil
 }
-
-// maxMessage bounds a message of the gateway, in bytes.
-const maxMessage = 16 << 20
 
 // tls is the configuration of TLS.
 func (g Gateway) tls() (*tls.Config, error) {
@@ -168,7 +167,7 @@ func (g *gateway) version(ctx context.Context) (string, error) {
 	defer cancel()
 	h, err := g.client.Health(ctx, &pb.HealthRequest{}) // the same in all versions since 0.0.45, which were read
 	if err != nil {
-		return "", explain("ask the gateway for its health", err)
+		return "", g.away(explain("ask the gateway for its health", err))
 	}
 	v := strings.TrimPrefix(h.GetVersion(), "v")
 	switch {
@@ -263,6 +262,14 @@ func pages(ask func(token string) (page, error)) error {
 	}
 }
 
+// create asks for a sandbox. Its errors are those of the gateway.
+func (g *gateway) create(ctx context.Context, want *pb.CreateSandboxRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	_, err := g.client.CreateSandbox(ctx, want)
+	return err
+}
+
 func (g *gateway) get(ctx context.Context, name string) (*pb.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -288,6 +295,9 @@ func (g *gateway) remove(ctx context.Context, name string) error {
 // maxSaid bounds what is shown of a message of the gateway, in characters.
 const maxSaid = 300
 
+// hintStart is for a gateway of this machine.
+var hintStart = "is the gateway running? '" + strings.Join(gateways.Service, " ") + "' starts the one of the packages"
+
 // explain says what an error of the gateway means for a run.
 func explain(what string, err error) error {
 	if err == nil {
@@ -304,10 +314,18 @@ func explain(what string, err error) error {
 	case codes.PermissionDenied:
 		end.Hint = "ask for the rights of a user in this workspace, or name another: openshell: {workspace: NAME} in agentctl.yaml"
 	case codes.ResourceExhausted:
+		if strings.Contains(s.Message(), tooLarge) {
+			end.Hint = fmt.Sprintf("an answer of the gateway has more than %d MiB: look with 'openshell sandbox list'", maxMessage>>20)
+			break
+		}
 		end.Kind, end.Hint = sandbox.EndQuota, "delete sandboxes ('agentctl gc' finds those of this host), or have the quota raised"
+	case codes.Internal:
+		if strings.Contains(s.Message(), errFields.Error()) {
+			end.Hint = "look with 'openshell sandbox list'"
+		}
 	case codes.Unavailable, codes.DeadlineExceeded:
 		end.Kind = sandbox.EndUnreachable
-		end.Hint = "is the gateway running? '" + strings.Join(gateways.Service, " ") + "' starts the one of the packages"
+		end.Hint = hintStart
 		if refusesTLS(s.Message()) {
 			end.Hint = "see ca, and cert and key of openshell in agentctl.yaml: the gateway and agentctl must know each other's certificate"
 		}
@@ -320,6 +338,18 @@ func explain(what string, err error) error {
 	}
 	return end
 }
+
+// away names the address of a gateway at another machine that does not answer. No command of this machine starts it.
+func (g *gateway) away(err error) error {
+	var end *sandbox.End
+	if errors.As(err, &end) && end.Kind == sandbox.EndUnreachable && end.Hint == hintStart && gateways.Local(g.address) != nil {
+		end.Hint = "does 'curl -v " + g.address + "' reach it from here? openshell: {gateway: https://HOST:PORT} in agentctl.yaml names another"
+	}
+	return err
+}
+
+// tooLarge is what gRPC says about a message beyond maxMessage. Its code is that of a quota.
+const tooLarge = "message larger than max"
 
 // refusesTLS reports whether a connection failed by a certificate. A gateway may close a connection before its reason
 // is read.

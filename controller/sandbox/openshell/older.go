@@ -80,8 +80,8 @@ func checkImage(name string) error {
 	return nil
 }
 
-// checkSpec refuses what agentctl cannot give a sandbox of 0.0.x.
-func checkSpec(s sandbox.Spec) error {
+// checkOlderSpec refuses what agentctl cannot give a sandbox of 0.0.x.
+func checkOlderSpec(s sandbox.Spec) error {
 	if len(s.Credentials) > 0 {
 		return fmt.Errorf("credential %.100s: agentctl makes no providers at a gateway of OpenShell 0.0.x, whose proxy alone could put it into "+
 			"requests: use a gateway of 0.1, or leave the provider out of the harness", s.Credentials[0].Name)
@@ -168,7 +168,7 @@ const enter = "exec env HOME=/var/tmp/agentsh-home XDG_STATE_HOME=/var/tmp/agent
 
 // make makes the sandbox, which is ready then.
 func (p *olderPlace) make(ctx context.Context) error {
-	if err := errors.Join(checkName(p.name()), checkSpec(p.spec)); err != nil {
+	if err := errors.Join(checkName(p.name()), checkOlderSpec(p.spec)); err != nil {
 		return err
 	}
 	owner, err := remote.Owner(p.b.cfg.State)

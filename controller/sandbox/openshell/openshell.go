@@ -107,23 +107,9 @@ func (b *Backend) Pull(_ context.Context, name string) (sandbox.Image, error) {
 
 // Check implements [sandbox.Backend]. It renders the policy, and asks the gateway for its version.
 func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
-	c := s.Container
-	switch {
-	case s.Image != "":
-		return errors.New("a root file system of this host is for the local backend: leave out --image")
-	case s.Keep > 0:
-		return errors.New("a sandbox of OpenShell ends with its run: leave out --keep-sandbox, or use the local backend")
-	case c.Image.ID == "":
-		return errors.New("backend openshell makes a sandbox from an image: write image: NAME in the harness")
-	case c.User != "" || c.PIDs > 0 || c.CPUs > 0 || c.MemoryMB > 0 || c.DiskMB > 0 || c.Network != "" || len(c.Mounts) > 0:
-		return errors.New("container: OpenShell decides about the container of its sandboxes: leave it out")
-	}
-	var held *pb.SandboxPolicy
-	var err error
-	if len(s.Policy) > 0 { // a check before the policy is known has none
-		if held, err = rendered(s, b.cfg.Without); err != nil {
-			return err
-		}
+	err := b.CheckSpec(s)
+	if err != nil {
+		return err
 	}
 	if len(b.cfg.Start) == 0 {
 		_, err = b.health(ctx)
@@ -131,12 +117,43 @@ func (b *Backend) Check(ctx context.Context, s sandbox.Spec) error {
 		err = gateways.Starter{Command: b.cfg.Start, Dir: b.cfg.State.OpenShell(), Environ: os.Environ()}.Ensure(ctx, b.health)
 	}
 	if err == nil && b.isOlder() {
-		err = checkSpec(s)
+		err = checkOlderSpec(s)
 	}
+	return err
+}
+
+// CheckSpec implements [sandbox.SpecChecker].
+func (b *Backend) CheckSpec(s sandbox.Spec) error {
+	held, err := check(s, b.cfg.Without)
 	if err != nil || held == nil {
 		return err
 	}
 	return b.bindable(held, s)
+}
+
+// CheckSpec returns what no gateway takes, if a run may lose the guarantees of without.
+func CheckSpec(s sandbox.Spec, without []string) error {
+	_, err := check(s, without)
+	return err
+}
+
+// check returns the rendered policy of a specification; nil: it has none yet.
+func check(s sandbox.Spec, without []string) (*pb.SandboxPolicy, error) {
+	c := s.Container
+	switch {
+	case s.Image != "":
+		return nil, errors.New("a root file system of this host is for the local backend: leave out --image")
+	case s.Keep > 0:
+		return nil, errors.New("a sandbox of OpenShell ends with its run: leave out --keep-sandbox, or use the local backend")
+	case c.Image.ID == "":
+		return nil, errors.New("backend openshell makes a sandbox from an image: write image: NAME in the harness")
+	case c.User != "" || c.PIDs > 0 || c.CPUs > 0 || c.MemoryMB > 0 || c.DiskMB > 0 || c.Network != "" || len(c.Mounts) > 0:
+		return nil, errors.New("container: OpenShell decides about the container of its sandboxes: leave it out")
+	}
+	if len(s.Policy) == 0 {
+		return nil, nil
+	}
+	return rendered(s, without)
 }
 
 // health implements [gateways.Health]. It decides how the gateway is reached.
@@ -231,10 +248,11 @@ func (b *Backend) Holds() map[string]string {
 }
 
 var (
-	_ sandbox.Puller  = (*Backend)(nil)
-	_ sandbox.Taker   = (*Backend)(nil)
-	_ sandbox.Holder  = (*Backend)(nil)
-	_ sandbox.Swapper = (*Backend)(nil)
+	_ sandbox.Puller      = (*Backend)(nil)
+	_ sandbox.Taker       = (*Backend)(nil)
+	_ sandbox.Holder      = (*Backend)(nil)
+	_ sandbox.Swapper     = (*Backend)(nil)
+	_ sandbox.SpecChecker = (*Backend)(nil)
 )
 
 // maxName bounds the name of a sandbox, in characters, as OpenShell does.

@@ -302,7 +302,7 @@ func TestASandboxOfSomebodyElseIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &place{b: b, spec: described("taken-1"), asked: true}
-	if err := p.wait(t.Context(), errors.New("the answer was lost")); !errors.Is(err, errForeign) || p.asked {
+	if err := p.wait(t.Context(), nil, errors.New("the answer was lost")); !errors.Is(err, errForeign) || p.asked {
 		t.Errorf("%v, asked %v", err, p.asked)
 	}
 	if err := p.remove(t.Context()); err != nil {
@@ -327,6 +327,18 @@ func TestAListThatDoesNotEndIsAnError(t *testing.T) {
 	}
 	if err := pages(func(string) (page, error) { return &pb.ListProvidersResponse{NextPageToken: "same"}, nil }); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnAnswerThatIsTooLargeIsNoQuota has a provider whose name is larger than an answer may be.
+func TestAnAnswerThatIsTooLargeIsNoQuota(t *testing.T) {
+	d := openshelldouble.New(t)
+	b := open(t, d)
+	d.Provide(strings.Repeat("x", maxMessage), openshelldouble.Builtin, map[string]string{"BUILTIN_TOKEN": "other"})
+	_, err := b.Leftovers(t.Context())
+	var end *sandbox.End
+	if !errors.As(err, &end) || end.Kind != sandbox.EndRefused || !strings.Contains(end.Hint, "more than 16 MiB") || len(end.Text) > 1000 {
+		t.Errorf("%.300v", err)
 	}
 }
 

@@ -120,25 +120,28 @@ func (p *place) make(ctx context.Context) error {
 		names = append(names, a.name)
 	}
 	p.asked = true
-	g := p.b.gateway
-	_, err = g.client.CreateSandbox(ctx, &pb.CreateSandboxRequest{
-		Name: p.name(), Labels: labels, WorkspaceScope: g.scope(),
+	want := &pb.CreateSandboxRequest{
+		Name: p.name(), Labels: labels, WorkspaceScope: p.b.gateway.scope(),
 		Spec: &pb.SandboxSpec{
 			Template: &pb.SandboxTemplate{Image: p.spec.Container.Image.ID}, Policy: held, Providers: names,
 			// The main process. A sandbox is Completed when it ends.
 			Command: []string{"sleep", "infinity"},
 		},
-	})
+	}
+	err = p.b.gateway.create(ctx, want)
 	switch status.Code(err) {
 	case codes.AlreadyExists, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition,
 		codes.ResourceExhausted, codes.Unimplemented:
 		p.asked = false // what has the name is not of this run
 	}
 	if err != nil && !passes(err) { // the answer may be lost: the sandbox is asked for by its name
-		return explain("make a sandbox", err)
+		return explain(making, err)
 	}
-	return p.wait(ctx, err)
+	return p.wait(ctx, want, err)
 }
+
+// making is what a place does in errors.
+const making = "make a sandbox"
 
 var errForeign = errors.New("another sandbox has its name")
 
@@ -147,15 +150,21 @@ func (p *place) isOf(s *pb.Sandbox) bool {
 	return s.GetMetadata().GetLabels()[labelRun] == p.spec.RunID
 }
 
-// wait waits until the sandbox is ready. last is the error of the request that made it.
-func (p *place) wait(ctx context.Context, last error) error {
+// wait waits until the sandbox is ready. lost is the error of the request that made it; nil: the gateway has the request. A gateway
+// that has no such sandbox after all is asked for it again: the name tells it that both requests are one.
+func (p *place) wait(ctx context.Context, want *pb.CreateSandboxRequest, lost error) error {
 	look := time.NewTicker(readyLook)
 	defer look.Stop()
 	for {
 		s, err := p.b.gateway.get(ctx, p.name())
 		switch {
-		case err != nil && !passes(err) && (status.Code(err) != codes.NotFound || last == nil):
-			return explain("make a sandbox", cmp.Or(last, err))
+		case status.Code(err) == codes.NotFound && lost != nil:
+			lost = p.b.gateway.create(ctx, want)
+			if lost != nil && !passes(lost) && status.Code(lost) != codes.AlreadyExists { // which is the late first request, or foreign
+				return explain(making, lost)
+			}
+		case err != nil && !passes(err):
+			return explain(making, cmp.Or(lost, err))
 		case err == nil && !p.isOf(s):
 			p.asked = false
 			return errForeign
@@ -166,14 +175,14 @@ func (p *place) wait(ctx context.Context, last error) error {
 			if end := ended(s); end != nil {
 				return end
 			}
-			last = nil
+			lost = nil
 		}
 		select {
 		case <-look.C:
 		case <-ctx.Done():
 			return &sandbox.End{
 				Kind: sandbox.EndNoRoom, Text: fmt.Sprintf("the sandbox of OpenShell was not ready after %s%s", readyTime, conditions(s)),
-				Hint: "look at 'openshell sandbox get " + p.name() + "' and the log of the gateway", Err: err,
+				Hint: "look at 'openshell sandbox get " + p.name() + "' and the log of the gateway", Err: cmp.Or(lost, err),
 			}
 		}
 	}

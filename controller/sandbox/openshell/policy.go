@@ -74,10 +74,12 @@ func render(s sandbox.Spec, without []string) (*openshell.Rendered, error) {
 	}
 	r, problems := openshell.Render(p, without)
 	if len(problems) > 0 {
-		return nil, fmt.Errorf(
-			"OpenShell cannot hold the policy; openshell: {without: [...]} in agentctl.yaml gives guarantees up:\n%w",
-			problems,
-		)
+		words, whole := openshell.Needed(p, without)
+		way := "write openshell: {without: [" + strings.Join(words, ", ") + "]} in agentctl.yaml to give all of it up"
+		if !whole {
+			way = "change the rules that name nothing to give up; for the rest " + way
+		}
+		return nil, fmt.Errorf("OpenShell cannot hold the policy; %s\n%w", way, problems)
 	}
 	widen(r.Policy)
 	return r, nil

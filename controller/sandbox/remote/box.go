@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/local"
 	"agentsh/internal/channel"
@@ -28,7 +30,7 @@ type box struct {
 
 	id     string
 	dir    *local.Reserved
-	conn   *resume.Conn
+	conn   *resume.Conn // set before begin
 	keys   channel.ClientConfig
 	cancel context.CancelFunc // ends carry by force
 	place  *Backend
@@ -70,7 +72,7 @@ func (b *Backend) start(ctx context.Context, dir *local.Reserved, s sandbox.Spec
 	if err := statedir.WriteJSON(keysOf(dir), k); err != nil {
 		return nil, err
 	}
-	x, err := k.box(s.RunID, dir, k.Resume.Token)
+	x, err := k.box(s.RunID, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +81,7 @@ func (b *Backend) start(ctx context.Context, dir *local.Reserved, s sandbox.Spec
 	if err != nil {
 		return nil, errors.Join(err, x.copied.log.Close())
 	}
+	x.conn = k.conn(k.Resume.Token)
 	x.begin(ctx, b, req, first)
 	return x, nil
 }
@@ -94,6 +97,8 @@ func (x *box) begin(ctx context.Context, b *Backend, req wire.PlaceRequest, firs
 const (
 	stopWait = 30 * time.Second // for the session to end, and for its files to be removed
 	cutWait  = time.Second      // for a broken stream to say why
+
+	acknowledgeWait = 10 * time.Second // for a supervisor that has failed to be reached again
 )
 
 // carry uses streams, one after the other, until the connection is over. Every box has one
@@ -102,7 +107,10 @@ func (x *box) carry(ctx context.Context, b *Backend, req wire.PlaceRequest, s St
 	defer close(x.gone)
 	defer x.cancel()
 	x.cause = sandbox.ErrGone
+	failed := sandbox.ErrGone
+	var idle time.Duration // the pause after a stream that moved nothing
 	for tries := 0; ; {
+		before := x.conn.Moved()
 		over := x.conn.Carry(s)
 		wait := cutWait
 		if over {
@@ -110,7 +118,21 @@ func (x *box) carry(ctx context.Context, b *Backend, req wire.PlaceRequest, s St
 		}
 		end(ctx, s, wait)
 		why := s.Cause()
+		told := x.told()
+		if over && told != nil && (why == nil || why.Error() != told.Error()) {
+			why = told
+			if tries++; tries <= maxRefused {
+				if s = x.acknowledge(ctx, b); s != nil {
+					continue
+				}
+			}
+		}
 		if !over {
+			if x.conn.Moved() != before {
+				idle = 0
+			} else if idle = min(max(2*idle, firstRetry), lastRetry); idle > firstRetry {
+				pause(ctx, idle)
+			}
 			var err error
 			s, err = b.attach(ctx, x.id)
 			// A supervisor that ended before its first byte did nothing. Why it ended was lost
@@ -122,13 +144,46 @@ func (x *box) carry(ctx context.Context, b *Backend, req wire.PlaceRequest, s St
 				continue
 			}
 			why = reason(why, err)
+			if errors.As(err, new(refusal)) {
+				failed = overThere{}
+			}
 		}
-		x.conn.Fail(sandbox.ErrGone)
+		x.conn.Fail(failed)
 		if why != nil {
 			x.cause = fmt.Errorf("%w: supervisor: %w", sandbox.ErrGone, why)
 		}
 		return
 	}
+}
+
+// overThere is the error of a connection whose supervisor has ended, as the place says: it is the end of a socket, too.
+type overThere struct{}
+
+func (overThere) Error() string { return sandbox.ErrGone.Error() }
+
+func (overThere) Is(target error) bool { return target == sandbox.ErrGone || target == io.EOF }
+
+// told returns why the supervisor ended the session, if that arrived.
+func (x *box) told() error {
+	said := x.conn.Reason()
+	if said == "" {
+		return nil
+	}
+	var t sandbox.Tail
+	_, _ = t.Write([]byte("agentsh: " + said)) // never fails
+	return errors.New(t.LastMessage())
+}
+
+// acknowledge opens a further stream to a supervisor that said why it ended, and may not know that this arrived: the last stream ended
+// before its messages. It returns nil if the supervisor has ended, or cannot be reached: it then ends with its lease.
+func (x *box) acknowledge(ctx context.Context, b *Backend) Stream {
+	ctx, cancel := context.WithTimeout(ctx, acknowledgeWait)
+	defer cancel()
+	s, err := b.attach(ctx, x.id)
+	if err != nil {
+		return nil
+	}
+	return s
 }
 
 // reason returns why a sandbox is gone: why its stream ended, or why it cannot be reached again,
@@ -214,6 +269,9 @@ func (x *box) Ready(ctx context.Context) (wire.Hello, error) {
 // orCause returns why the sandbox is gone, because it explains err. If it is not, the error
 // is err.
 func (x *box) orCause(err error) error {
+	if told := x.told(); told != nil {
+		return sandbox.Explain(fmt.Errorf("%w: supervisor: %w", sandbox.ErrGone, told), err)
+	}
 	t := time.NewTimer(2 * cutWait) // the connection ends shortly before the reason is known
 	defer t.Stop()
 	select {
@@ -230,6 +288,8 @@ type copied struct {
 	before string // the copy of an earlier controller; it stays if the sandbox does not answer
 	cancel context.CancelFunc
 	done   chan struct{} // nil before start; closed when everything that arrived is copied
+	end    func()        // closes ending; set by start
+	ending chan struct{} // closed at the end of the session
 	mu     sync.Mutex
 	err    error // the copy could not be written, or the log was changed
 	closed bool
@@ -238,25 +298,41 @@ type copied struct {
 // start copies the log until its end or that of the connection.
 func (c *copied) start(from *channel.Client) {
 	ctx, cancel := context.WithCancel(context.Background())
-	c.cancel, c.done = cancel, make(chan struct{})
+	c.cancel, c.done, c.ending = cancel, make(chan struct{}), make(chan struct{})
+	c.end = sync.OnceFunc(func() { close(c.ending) })
 	go func() { // ends with the connection, which Stop closes
 		defer close(c.done)
-		_ = from.Events(ctx, wire.EventRequest{}, func(e wire.Event) error { // the end of the connection is known elsewhere
-			err := c.log.Append(e)
-			if err != nil {
-				c.mu.Lock()
-				c.err = err
-				c.mu.Unlock()
-			}
-			return err
-		})
+		_ = from.Events(ctx, wire.EventRequest{}, c.append) // the end of the connection is known elsewhere
 	}()
+}
+
+// fullPause is the time between two attempts to write to a full disk.
+const fullPause = time.Second
+
+// append adds an event to the copy. On a full disk it tries again until the end of the session: the events wait in the log of the
+// sandbox.
+func (c *copied) append(e wire.Event) error {
+	for last := false; ; {
+		err := c.log.Append(e)
+		c.mu.Lock()
+		c.err = err
+		c.mu.Unlock()
+		if last || !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+			return err
+		}
+		select {
+		case <-c.ending:
+			last = true
+		case <-time.After(fullPause):
+		}
+	}
 }
 
 // finish waits for the end of the copy, and closes it. wait is the time for events that
 // are on their way.
 func (c *copied) finish(ctx context.Context, wait time.Duration) {
 	if c.done != nil {
+		c.end()
 		limit := time.NewTimer(wait)
 		defer limit.Stop()
 		select {

@@ -6,17 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os/exec"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"mvdan.cc/sh/v3/syntax"
 
-	"agentsh/controller/sandbox"
-	"agentsh/internal/channel"
 	"agentsh/internal/socket"
 )
 
@@ -125,7 +120,8 @@ func literal(to *strings.Builder, parts []syntax.WordPart, escaped string) error
 }
 
 // sshWords begin the command line of ssh.
-var sshWords = []string{"ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ServerAliveInterval=15"}
+var sshWords = []string{"ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ServerAliveInterval=15",
+	"-o", "RemoteCommand=none"}
 
 // sshCommand is the command line of the system's ssh program. Its configuration, agent
 // and known_hosts apply. It asks nothing, and forwards nothing to the place.
@@ -186,84 +182,6 @@ func (s *explained) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// program is a carrier whose streams are the standard input and output of a program.
-type program struct {
-	address string
-	argv    []string
-}
-
-func (p program) String() string { return p.address }
-
-func (program) Shell() bool { return true }
-
-func (p program) Check() error {
-	_, err := exec.LookPath(p.argv[0])
-	return err
-}
-
-// Open starts the program. It has a session of its own, so that Ctrl-C reaches only the
-// controller.
-func (p program) Open(ctx context.Context) (Stream, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	ours, theirs, err := channel.Pair()
-	if err != nil {
-		return nil, err
-	}
-	defer theirs.Close()
-	s := &pipe{Conn: ours, gone: make(chan struct{})}
-	s.cmd = exec.Command(p.argv[0], p.argv[1:]...) //nolint:noctx // it ends with its stream
-	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = theirs, theirs, &s.messages
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	s.cmd.WaitDelay = time.Second // a child of the program may hold standard error open
-	if err := s.cmd.Start(); err != nil {
-		return nil, errors.Join(err, ours.Close())
-	}
-	go func() { // ends with the program: Close and Kill see to it
-		s.err = s.cmd.Wait()
-		close(s.gone)
-	}()
-	return s, nil
-}
-
-// pipe is a running program and its standard input and output.
-type pipe struct {
-	net.Conn
-	cmd      *exec.Cmd
-	messages sandbox.Tail  // its standard error
-	gone     chan struct{} // closed when the program has ended
-	err      error         // of its end; set before gone is closed
-	once     sync.Once
-}
-
-// Gone implements [Stream].
-func (s *pipe) Gone() <-chan struct{} { return s.gone }
-
-// Cause is the last message of the ended program, or its status.
-func (s *pipe) Cause() error {
-	if last := s.messages.LastMessage(); last != "" {
-		return errors.New(last)
-	}
-	if s.err != nil {
-		return fmt.Errorf("%s: %w", s.cmd.Args[0], s.err)
-	}
-	return nil
-}
-
-// Kill ends the program and what it started in its session.
-func (s *pipe) Kill() {
-	_ = s.Close()
-	s.once.Do(func() {
-		select {
-		case <-s.gone:
-		default:
-			_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-		}
-	})
-	<-s.gone
-}
-
 // explain returns why a stream ended, if that explains err.
 func explain(s Stream, err error) error {
 	var said refusal
@@ -282,28 +200,42 @@ func explain(s Stream, err error) error {
 		return err
 	}
 	if p, ok := s.(*pipe); ok {
-		if next := nextStep(p.cmd.Args, cause.Error()); next != "" {
-			return fmt.Errorf("%w: %s", cause, next)
+		next, again := nextStep(p.cmd.Args, cause.Error())
+		if next != "" {
+			cause = fmt.Errorf("%w: %s", cause, next)
+		}
+		if next != "" && !again {
+			cause = final{cause}
 		}
 	}
 	return cause
 }
 
+// final is the error of a stream that another attempt would get as well.
+type final struct{ error }
+
+func (f final) Unwrap() error { return f.error }
+
 // nextStep says what to try after the program of a stream ended with a message; empty: the
-// message says it.
-func nextStep(argv []string, message string) string {
+// message says it. again: the same may work later.
+func nextStep(argv []string, message string) (next string, again bool) {
 	ssh := strings.Join(argv, " ")
 	if rest := argv[min(len(argv), len(sshWords)):]; slices.Equal(argv[:len(argv)-len(rest)], sshWords) {
 		ssh = strings.TrimSuffix(strings.Replace(strings.Join(append([]string{"ssh"}, rest...), " "), " -- ", " ", 1), " /bin/sh")
 	}
 	switch {
+	case message == otherKey:
+		return "run '" + ssh + " true' by hand: it names the line of the known key. Compare the key with that of the place. " +
+			"If the place has a new one, remove that line, and run it again to accept the key", false
 	case strings.Contains(message, "Host key verification failed"):
-		return "run '" + ssh + " true' once: compare the key that it shows with the one of the place, and accept it"
+		return "run '" + ssh + " true' once: compare the key that it shows with the one of the place, and accept it", false
 	case strings.Contains(message, "Permission denied ("):
-		return "ssh must not need to ask: try '" + ssh + " true', and load a key with ssh-add, or name one in ~/.ssh/config"
+		return "ssh must not need to ask: try '" + ssh + " true', and load a key with ssh-add, or name one in ~/.ssh/config", false
 	case strings.HasPrefix(message, argv[0]+": exit status"):
 		return "it must connect to a POSIX shell that reads commands from its standard input: try \"echo 'echo yes' | " +
-			strings.Join(argv, " ") + "\", which must print yes"
+			strings.Join(argv, " ") + "\", which must print yes", false
+	case strings.HasPrefix(message, "ssh: connect to host ") || strings.HasPrefix(message, "ssh: Could not resolve hostname "):
+		return "'" + ssh + " true' must succeed: compare the name and the port with those of the place, and see that sshd runs there", true
 	}
-	return ""
+	return "", false
 }

@@ -32,17 +32,26 @@ type supervisor struct {
 // is the program that the operator named; it replaces the one for its architecture.
 func findSupervisors(named string) (map[string]string, error) {
 	found := map[string]string{}
-	var failed error
+	var unusable, failed error
+	used := named == ""
 	for arch := range machines {
-		path, err := named, error(nil)
-		if named == "" || agentfile.Check(named, arch) != nil {
-			path, err = agentfile.Find(arch)
+		if named != "" {
+			err := agentfile.Check(named, arch)
+			if err == nil {
+				found[arch], used = named, true
+				continue
+			}
+			unusable = err
 		}
+		path, err := agentfile.Find(arch)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			continue
 		}
 		found[arch] = path
+	}
+	if !used {
+		return nil, fmt.Errorf("find supervisor: %w", unusable)
 	}
 	if len(found) == 0 {
 		return nil, fmt.Errorf("find supervisor: %w", failed)
@@ -121,20 +130,21 @@ private() { [ -d "$1" ] || mkdir -p "$1" 2>/dev/null; [ -d "$1" ] && [ ! -L "$1"
 case $(ls -ld "$1") in drwx------*) [ -w "$1" ];; *) false;; esac; }
 same() { [ -f "$1" ] && [ ! -L "$1" ] || return 1
 h=$(openssl dgst -sha256 -r <"$1" 2>/dev/null); [ "${h%% *}" = "$g" ] || h=$(sha256sum <"$1" 2>/dev/null) && [ "${h%% *}" = "$g" ]; }
+runs() { [ -x "$1/agentsh-$g" ] || { t=$1/new-$$; : >"$t" && chmod 700 "$t" && "$t" </dev/null 2>/dev/null; x=$?; rm -f "$t"; [ "$x" = 0 ]; }; }
 m=$(uname -sm); m=${m%% *}/${m#* }; g=; n=
 case $m in
 CASES
 esac
 d=
-if [ -n "${HOME%/}" ] && private "$HOME/.cache/agentsh"; then d=$HOME/.cache/agentsh
-else c=/var/tmp/agentsh-programs-$(id -u); if private "$c"; then d=$c; fi
+if [ -n "${HOME%/}" ] && private "$HOME/.cache/agentsh" && runs "$HOME/.cache/agentsh"; then d=$HOME/.cache/agentsh
+else c=/var/tmp/agentsh-programs-$(id -u); if private "$c" && runs "$c"; then d=$c; fi
 fi
 p=$d/agentsh-$g; t=$d/new-$$
 if [ -z "$g" ]; then say none "$m"
-elif [ -z "$d" ]; then say error "no directory for programs: make ~/.cache/agentsh with mode 0700"
+elif [ -z "$d" ]; then say error "no directory for programs: make ~/.cache/agentsh with mode 0700 where programs may run (no noexec)"
 elif same "$p"; then say start; touch "$p"
 else say need "$a"; head -c "$n" >"$t"
-if [ "$(wc -c <"$t" | tr -d ' ')" != "$n" ]; then rm -f "$t"; g=; say error "$d: only a part of the program could be written"
+if [ "$(wc -c <"$t" | tr -d ' ')" != "$n" ]; then rm -f "$t"; g=; say error "$d: only a part of the program could be written: free some room there, or set HOME to a larger file system"
 elif { command -v openssl || command -v sha256sum; } >/dev/null && ! same "$t"; then rm -f "$t"; g=; say error "the program arrived changed"
 elif chmod 755 "$t" && { { ln "$t" "$p" 2>/dev/null || same "$p"; } && rm -f "$t" || mv -f "$t" "$p"; }; then say start; find "$d" -name 'agentsh-*' -mtime +30 -exec rm -f {} + 2>/dev/null
 else g=; say error "$d: cannot write the program"
@@ -172,12 +182,16 @@ func limit(ctx context.Context, s deadliner, d time.Duration) error {
 const (
 	answerWait = time.Minute
 	pushWait   = 10 * time.Minute
+	lastWait   = 2 * time.Second // to say why it does not take the rest
 )
 
 // refusal is what the script said. It explains more than the end of the stream does.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
+
+// refused is the error of a place whose script has said why it cannot go on.
+func refused(why string) error { return refusal(fmt.Sprintf("the place: %.300q", why)) }
 
 // cut is the error of a stream that ended although the place could be used.
 type cut struct {
@@ -204,8 +218,9 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 	if err := limit(ctx, s, answerWait); err != nil {
 		return err
 	}
+	began := time.Now()
 	if _, err := io.WriteString(s, makeScript(programs)); err != nil {
-		return errors.Join(noShell(err), ctx.Err())
+		return unanswered(ctx, began, err)
 	}
 	for pushed := false; ; pushed = true {
 		answer, err := stdio.ReadLine(s, said)
@@ -213,7 +228,7 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 			return cutWhile(ctx, err)
 		}
 		if err != nil {
-			return errors.Join(noShell(err), ctx.Err())
+			return unanswered(ctx, began, err)
 		}
 		what, rest, _ := strings.Cut(answer, " ")
 		switch {
@@ -227,6 +242,10 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 				return err
 			}
 			if err := push(s, programs[rest]); err != nil {
+				_ = limit(ctx, s, lastWait) // fails with the stream, as the read does
+				if answer, failed := stdio.ReadLine(s, said+"error "); failed == nil {
+					return refused(answer)
+				}
 				return cutWhile(ctx, err)
 			}
 		case what == "none" && rest == "/":
@@ -234,9 +253,20 @@ func enter(ctx context.Context, s deadliner, programs map[string]supervisor) err
 		case what == "none":
 			return refusal(fmt.Sprintf("the place is %.50q: no agentsh for it beside agentctl or in /usr/lib/agentsh (agentsh-ARCH)", rest))
 		default:
-			return refusal(fmt.Sprintf("the place: %.200q", rest))
+			return refused(rest)
 		}
 	}
+}
+
+// soonCut is how soon a stream without an answer must end to be tried again: a place that cannot be reached takes longer.
+const soonCut = 5 * time.Second
+
+// unanswered is the error of a stream that ended before the shell of a place had said anything. It may have been cut.
+func unanswered(ctx context.Context, began time.Time, err error) error {
+	if time.Since(began) < soonCut {
+		return cutWhile(ctx, noShell(err))
+	}
+	return errors.Join(noShell(err), ctx.Err())
 }
 
 // noShell is the error of a stream on which no shell answers.

@@ -288,7 +288,12 @@ func TestTheEndOfACarrierSaysWhatToTry(t *testing.T) {
 		{"ssh://h", "Host key verification failed.", "Host key verification failed.: run 'ssh h true' once: compare the key"},
 		{"ssh://u@h:22", "Host key verification failed.", "run 'ssh -p 22 -l u h true' once"},
 		{"ssh://u@h", "u@h: Permission denied (publickey).", "(publickey).: ssh must not need to ask: try 'ssh -l u h true', and load a key"},
-		{"ssh://h", "ssh: Could not resolve hostname h: Name or service not known", "Name or service not known"},
+		{
+			"ssh://h", "@@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@@@@\nIT IS POSSIBLE\nHost key verification failed.",
+			"the host shows another key than the known one: run 'ssh h true' by hand: it names",
+		},
+		{"ssh://h", "ssh: Could not resolve hostname h: Name or service not known", "not known: 'ssh h true' must succeed: compare the name"},
+		{"ssh://h:1", "ssh: connect to host h port 1: Connection refused", "refused: 'ssh -p 1 h true' must succeed"},
 		{"exec:ssh -p", "Host key verification failed.", "run 'ssh -p true' once"},
 		{"exec:ssh", "", "ssh: exit status 255: it must connect to a POSIX shell"},
 	} {
@@ -308,8 +313,12 @@ func TestTheEndOfACarrierSaysWhatToTry(t *testing.T) {
 		if err = enter(context.Background(), s, fakeProgram(t, "one")); err == nil {
 			t.Fatal("it entered")
 		}
-		if err = explain(s, err); !strings.Contains(err.Error(), tt.want) || tt.says != "" && !strings.HasPrefix(err.Error(), tt.says) {
+		if err = explain(s, err); !strings.Contains(err.Error(), tt.want) ||
+			!strings.Contains(tt.says, "\n") && !strings.HasPrefix(err.Error(), tt.says) {
 			t.Errorf("%s: %v, want %q", tt.connect, err, tt.want)
+		}
+		if errors.As(err, new(final)) == strings.HasPrefix(tt.says, "ssh: ") { // a host comes back
+			t.Errorf("%s: tried again or not, against what it says: %v", tt.connect, err)
 		}
 		s.Kill()
 	}
@@ -337,7 +346,7 @@ func TestAddressesOfPlaces(t *testing.T) {
 		"exec:docker exec -i c sh":      "docker exec -i c sh",
 		"ssh://host":                    "-- host /bin/sh",
 		"ssh://me@host:2222/":           "-p 2222 -l me -- host /bin/sh",
-		"ssh://[::1]:22":                "-p 22 -- ::1 /bin/sh",
+		"ssh://[::1]:22":                "-o RemoteCommand=none -p 22 -- ::1 /bin/sh",
 		"exec:":                         "error: names no program",
 		"host":                          "error: is no place",
 		"ssh://":                        "error: names no host",

@@ -103,13 +103,21 @@ func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
 			return err
 		}
 	}
+	if err := b.CheckSpec(s); err != nil {
+		return err
+	}
+	return b.cfg.Carrier.Check()
+}
+
+// CheckSpec implements [sandbox.SpecChecker].
+func (b *Backend) CheckSpec(s sandbox.Spec) error {
 	if s.Image != "" {
 		return errors.New("an image is a directory of this host: make it the root of the place, or use the local backend")
 	}
 	if s.Keep > 0 {
 		return errors.New("a sandbox elsewhere ends with its run: leave out --keep-sandbox, or use the local backend")
 	}
-	return b.cfg.Carrier.Check()
+	return nil
 }
 
 // Owner names a state directory at places.
@@ -193,7 +201,7 @@ func (b *Backend) failed(ctx context.Context, s Stream, err error) error {
 		why = explain(s, err)
 	}
 	s.Kill()
-	if errors.As(err, &ended) {
+	if errors.As(err, &ended) && !errors.As(why, new(final)) {
 		why = cut{why, ended.silent}
 	}
 	return fmt.Errorf("%s: %w", b.cfg.Carrier, why)

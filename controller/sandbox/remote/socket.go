@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -55,9 +56,21 @@ func (l listening) Open(ctx context.Context) (Stream, error) {
 	var err error
 	s.Conn, err = socket.Dial(ctx, l.address, l.key, &s.messages)
 	if err != nil {
-		return nil, err
+		return nil, explainDial(err)
 	}
 	return s, nil
+}
+
+// explainDial says what to do about a place that could not be reached.
+func explainDial(err error) error {
+	var op *net.OpError
+	switch {
+	case errors.Is(err, socket.ErrKey):
+		return fmt.Errorf("%w: write the first line of the key's file into that of the place, and start 'agentsh serve' there again", err)
+	case errors.As(err, &op) && op.Op == "dial":
+		return fmt.Errorf("%w: is 'agentsh serve --listen' running there, and is the address right?", err)
+	}
+	return err
 }
 
 // connected is a stream to a place that listens.

@@ -31,8 +31,13 @@ type keys struct {
 
 func keysOf(dir *local.Reserved) string { return filepath.Join(dir.Path(), "keys.json") }
 
-// box makes the sandbox whose streams have a token. Nothing carries them yet.
-func (k keys) box(id string, dir *local.Reserved, token []byte) (*box, error) {
+// conn makes the connection whose streams have a token. Its lease begins now: the place may have taken long to reach.
+func (k keys) conn(token []byte) *resume.Conn {
+	return resume.New(token, time.Duration(k.Resume.Seconds)*time.Second, true)
+}
+
+// box makes the sandbox. It has no connection yet.
+func (k keys) box(id string, dir *local.Reserved) (*box, error) {
 	x := &box{id: id, dir: dir, gone: make(chan struct{})}
 	x.keys = channel.ClientConfig{
 		Key: k.Key, HostKey: k.HostKey, Build: "agentctl", Keepalive: channel.Keepalive{Dead: k.Resume.Dead()},
@@ -41,7 +46,6 @@ func (k keys) box(id string, dir *local.Reserved, token []byte) (*box, error) {
 	if x.copied.log, err = audit.NewCopy(dir.AuditLog()); err != nil {
 		return nil, err
 	}
-	x.conn = resume.New(token, time.Duration(k.Resume.Seconds)*time.Second, true)
 	return x, nil
 }
 
@@ -84,12 +88,13 @@ func (b *Backend) take(ctx context.Context, runID string, dir *local.Reserved) (
 		s.Kill()
 		return nil, err
 	}
-	x, err := k.box(runID, dir, resume.NextToken(k.Resume.Token, req.Nonce))
+	x, err := k.box(runID, dir)
 	if err != nil {
 		s.Kill()
 		return nil, errors.Join(err, os.Rename(before, dir.AuditLog()))
 	}
 	x.copied.before = before
+	x.conn = k.conn(resume.NextToken(k.Resume.Token, req.Nonce))
 	x.begin(ctx, b, req, s)
 	return x, nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -453,6 +454,17 @@ func TestFaultsOfAStream(t *testing.T) {
 		p.try(t, fmt.Sprint("step-", n), fault{faultCut, at, n%2 == 0})
 		if t.Failed() {
 			return
+		}
+	}
+}
+
+// TestAStreamThatIsCutBeforeAShellHasAnsweredIsOpenedAgain cuts the first stream at bytes of the script for the shell of the place.
+func TestAStreamThatIsCutBeforeAShellHasAnsweredIsOpenedAgain(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	p := pipePlace{dir: t.TempDir(), program: testenv.Agentsh(t)}
+	for _, kind := range []string{faultCut, faultHalf} {
+		for _, at := range []int64{0, 1, 20, 1225, 1700} {
+			p.try(t, fmt.Sprint(strings.ReplaceAll(kind, " ", "-"), "-", at), fault{kind, at, false})
 		}
 	}
 }

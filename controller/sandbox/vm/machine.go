@@ -21,6 +21,7 @@ import (
 	"agentsh/controller/sandbox/local"
 	"agentsh/controller/sandbox/remote"
 	"agentsh/controller/vmimage"
+	"agentsh/internal/lazy"
 	"agentsh/internal/socket"
 	"agentsh/internal/statedir"
 	"agentsh/internal/text"
@@ -304,6 +305,9 @@ func (m *machine) waitListening(ctx context.Context) error {
 		if err == nil && bytes.Contains(data, listening) {
 			return nil
 		}
+		if m.kvmFailed() != "" {
+			return m.cause(errors.New("it stands still"))
+		}
 		select {
 		case <-look.C:
 		case <-m.made.ended:
@@ -330,10 +334,27 @@ func waitFile(ctx context.Context, name string) error {
 	}
 }
 
+// kvmFailed is the line in which qemu says that KVM failed; empty: it did not. The machine stands still then.
+// See kvm_handle_internal_error of qemu.
+func (m *machine) kvmFailed() string {
+	data, err := os.ReadFile(filepath.Join(m.dir, messageFile)) // maxLog bounds it
+	_, line, found := bytes.Cut(data, []byte("KVM internal error"))
+	if err != nil || !found {
+		return ""
+	}
+	line, _, _ = bytes.Cut(line, []byte("\n"))
+	return text.Short("KVM internal error"+string(line), 300)
+}
+
+const emulateHint = "if KVM does not work on this host, write vm: {emulate: true} in agentctl.yaml"
+
 // cause is the end of the machine, or err if it runs.
 func (m *machine) cause(err error) error { return m.causeOf(m.made, err) }
 
 func (m *machine) causeOf(r *running, err error) error {
+	if failed := m.kvmFailed(); failed != "" {
+		return &sandbox.End{Kind: sandbox.EndDied, Text: "the virtual machine stopped: " + failed, Hint: emulateHint, Err: err}
+	}
 	last := m.lastLine()
 	select {
 	case <-r.ended:
@@ -348,7 +369,7 @@ func (m *machine) causeOf(r *running, err error) error {
 	if errors.As(r.how, &exit) {
 		if status, is := exit.Sys().(syscall.WaitStatus); is && status.Signaled() {
 			if q, is := m.b.driver.(qemu); is && !q.emulate && strings.Contains(last, "kvm") {
-				e.Hint = "if KVM does not work on this host, write vm: {emulate: true} in agentctl.yaml"
+				e.Hint = emulateHint
 			}
 			e.Kind, e.Text = sandbox.EndKilled, fmt.Sprintf("the virtual machine was ended by signal %d (%s)", status.Signal(), status.Signal())
 			if status.Signal() == unix.SIGXFSZ {
@@ -364,6 +385,9 @@ func (m *machine) causeOf(r *running, err error) error {
 	return e
 }
 
+// terminalCodes are what firmware writes to clear a terminal and to set colours.
+var terminalCodes = lazy.Regexp(`\x1b(c|\[[0-9;?]*[A-Za-z])`)
+
 // lastLine is what the VMM said last, or the line of the console that tells most: what process 1 said,
 // why the kernel stopped, or the last one.
 func (m *machine) lastLine() string {
@@ -372,6 +396,7 @@ func (m *machine) lastLine() string {
 		if err != nil {
 			continue
 		}
+		data = terminalCodes().ReplaceAll(data, nil)
 		best := ""
 		for _, mark := range []string{"agentsh: machine: ", "Kernel panic", ""} {
 			for line := range bytes.Lines(data) {

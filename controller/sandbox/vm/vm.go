@@ -118,6 +118,9 @@ func (b *Backend) Pull(_ context.Context, name string) (sandbox.Image, error) {
 	return sandbox.Image{Name: name, ID: path, Digest: i.Digest}, err
 }
 
+// OfHost implements [sandbox.HostPuller].
+func (b *Backend) OfHost() {}
+
 // image opens an image, with the operator's kernel if it has none.
 func (b *Backend) image(path string) (vmimage.Image, error) {
 	i, err := vmimage.Open(path)
@@ -138,6 +141,22 @@ func (b *Backend) image(path string) (vmimage.Image, error) {
 
 // Check implements [sandbox.Backend].
 func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
+	if err := b.CheckSpec(s); err != nil {
+		return err
+	}
+	i, err := b.image(s.Container.Image.ID)
+	if err != nil {
+		return err
+	}
+	if _, err := b.agentsh(i.Kernel.Arch); err != nil {
+		return err
+	}
+	_, err = b.modules(i, s)
+	return errors.Join(err, b.driver.check(i.Kernel), checkDisk(s))
+}
+
+// CheckSpec implements [sandbox.SpecChecker].
+func (b *Backend) CheckSpec(s sandbox.Spec) error {
 	c := s.Container
 	switch {
 	case s.Image != "":
@@ -151,15 +170,7 @@ func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
 	case c.Network != "" && c.Network != "none":
 		return errors.New("container.network: write none, or leave it out: a virtual machine is in no network of an engine")
 	}
-	i, err := b.image(c.Image.ID)
-	if err != nil {
-		return err
-	}
-	if _, err := b.agentsh(i.Kernel.Arch); err != nil {
-		return err
-	}
-	_, err = b.modules(i, s)
-	return errors.Join(err, b.driver.check(i.Kernel), checkDisk(s))
+	return nil
 }
 
 // agentsh is the supervisor's program for machines of an architecture.

@@ -2,6 +2,7 @@ package vm
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -64,6 +65,13 @@ func elfKernel(t *testing.T) string {
 	return name
 }
 
+// withoutKVM has machines that need no KVM, as doubles of VMMs do not.
+func withoutKVM(t *testing.T) {
+	old := kvmDevice
+	kvmDevice = "/dev/null"
+	t.Cleanup(func() { kvmDevice = old })
+}
+
 // rootFile writes a file that looks like a root disk.
 func rootFile(t *testing.T) string {
 	t.Helper()
@@ -80,9 +88,7 @@ func rootFile(t *testing.T) string {
 func openDouble(t *testing.T, vmm string, lease time.Duration) *Backend {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("go"))
-	old := kvmDevice
-	kvmDevice = "/dev/null" // the double needs no KVM
-	t.Cleanup(func() { kvmDevice = old })
+	withoutKVM(t)
 	agentsh := testenv.Agentsh(t)
 	dir, err := os.MkdirTemp("", "vm") // names of sockets are short, and the one of the test may be long
 	if err != nil {
@@ -291,8 +297,52 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
+// TestAMachineWhoseKVMDoesNotWorkIsNotWaitedFor has a program that does as qemu does where KVM fails: it says
+// so, and its machine stands still.
+func TestAMachineWhoseKVMDoesNotWorkIsNotWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	kernel := make([]byte, 0x400)
+	copy(kernel[0x202:], "HdrS")                               // Documentation/arch/x86/boot.rst
+	binary.LittleEndian.PutUint16(kernel[0x20e:], 0x300-0x200) // where the version is
+	copy(kernel[0x300:], "6.12.0-test (x)")
+	program := filepath.Join(dir, "qemu")
+	script := "#!/bin/sh\necho 'KVM internal error. Suberror: 1' >&2\necho 'Code=00 <c4> 42' >&2\nexec sleep 1000\n"
+	for name, data := range map[string]string{program: script, filepath.Join(dir, "bzImage"): string(kernel)} {
+		if err := os.WriteFile(name, []byte(data), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state, err := statedir.Open(layout.State(filepath.Join(dir, "state")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(Config{
+		Machine: Machine{Driver: "qemu", Program: program, Kernel: filepath.Join(dir, "bzImage")}, State: state,
+		Images: map[string]string{"app": rootFile(t)}, Agentsh: testenv.Agentsh(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := b.Pull(t.Context(), "app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = b.Create(ctx, sandbox.Spec{RunID: "m", Container: sandbox.Container{Image: image}})
+	var end *sandbox.End
+	if !errors.As(err, &end) || end.Kind != sandbox.EndDied || !strings.Contains(end.Text, "KVM internal error. Suberror: 1") ||
+		!strings.Contains(end.Hint, "emulate: true") {
+		t.Errorf("%v", err)
+	}
+	if left, _ := filepath.Glob(state.Machines() + "/*"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 // TestWhatAMachineLacksIsFoundBeforeItStarts checks specifications.
 func TestWhatAMachineLacksIsFoundBeforeItStarts(t *testing.T) {
+	withoutKVM(t)
 	kernel, root := elfKernel(t), rootFile(t)
 	open := func(m Machine) *Backend {
 		t.Helper()

@@ -177,6 +177,7 @@ type Skips struct {
 	Calls *[CallNumbers]CallUse // by number
 	Most  int                   // of the other calls than Skipped ones that may be skipped
 	Names []byte                // each ends with NUL: a call with a path that has one is told
+	Rare  bool                  // none is skipped, and the next stop is not expected soon
 }
 
 // CallUse says what a follower needs of a call.

@@ -5,6 +5,7 @@ package listener
 import "C"
 
 import (
+	"errors"
 	"runtime"
 	"unsafe"
 
@@ -20,6 +21,14 @@ type stops struct{ c C.struct_stops }
 // next waits for a stop that the follower needs, or for the end of a thread. See stops.c.
 func (s *stops) next(f engine.Follower) (int, unix.WaitStatus, error) {
 	skips := f.Skips()
+	if skips.Rare {
+		var status unix.WaitStatus
+		tid, err := waitLong(&status)
+		for errors.Is(err, unix.EINTR) {
+			tid, err = waitLong(&status)
+		}
+		return tid, status, err
+	}
 	var c C.struct_skips
 	if skips.Calls != nil && len(skips.Names) > 0 {
 		var pins runtime.Pinner

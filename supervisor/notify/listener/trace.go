@@ -32,8 +32,7 @@ func (t *tracer) seize(tid int) error {
 func (t *tracer) wait() bool {
 	for {
 		var status unix.WaitStatus
-		// Without __WNOTHREAD this would take the stops of other workers.
-		pid, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		pid, err := waitLong(&status)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil: // ECHILD
@@ -44,7 +43,7 @@ func (t *tracer) wait() bool {
 		case engine.Event(status) == unix.PTRACE_EVENT_EXEC:
 			t.stopped = pid
 			return true
-		case engine.Event(status) == engine.EventStop:
+		case engine.Event(status) == engine.EventStop, engine.Event(status) == unix.PTRACE_EVENT_EXIT:
 			if t.tryDetach(pid) {
 				return false
 			}
@@ -125,9 +124,9 @@ func (t *tracer) complete(x engine.Execution) {
 func (t *tracer) AddsFiles() bool { return true }
 
 // SetOptions sets the ptrace options of a thread. If the supervisor dies, the kernel kills
-// it.
+// it. The thread stops at its end, where follow detaches from it.
 func (t *tracer) SetOptions(tid, options int) error {
-	return engine.Ptrace(unix.PTRACE_SETOPTIONS, tid, uintptr(options|unix.PTRACE_O_EXITKILL))
+	return engine.Ptrace(unix.PTRACE_SETOPTIONS, tid, uintptr(options|unix.PTRACE_O_TRACEEXIT|unix.PTRACE_O_EXITKILL))
 }
 
 // Detach detaches from a stopped thread.
@@ -135,7 +134,10 @@ func (t *tracer) Detach(tid, signal int) error {
 	return engine.Ptrace(unix.PTRACE_DETACH, tid, uintptr(signal))
 }
 
-// follow passes stops to a follower until nothing is traced.
+// follow passes stops to a follower until nothing is traced. A thread that ends is detached
+// before: a zombie that is traced has ended for a pidfd and in /proc, but a wait of its parent
+// with WNOHANG does not return it. See PTRACE_EVENT_EXIT in ptrace(2), and wait_consider_task in
+// kernel/exit.c.
 func (t *tracer) follow(f engine.Follower) {
 	defer f.Done()
 	if err := f.Begin(t.stopped, t); err != nil {
@@ -149,6 +151,9 @@ func (t *tracer) follow(f engine.Follower) {
 		case err != nil: // ECHILD
 			t.traced, t.stopped = 0, 0
 			return
+		case status.Stopped() && engine.Event(status) == unix.PTRACE_EVENT_EXIT:
+			f.Ended(tid)         // before another thread can have its number
+			_ = t.Detach(tid, 0) // fails if it was killed: its end follows
 		case status.Stopped():
 			f.Stopped(tid, status)
 		default:

@@ -4,7 +4,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -349,6 +351,92 @@ static void seen_ends(void)
 			waitpid(pid, NULL, 0);
 	}
 	say("ended, and no wait returns it: %d %d\n", missed[0], missed[1]);
+}
+
+static void *execute(void *unused)
+{
+	execve(hello, (char *[]){ "hello", "quiet", NULL }, environ);
+	_exit(9);
+	return unused;
+}
+
+static void *end_all(void *after_first)
+{
+	char path[64], text[64] = "";
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
+	while (after_first && !strstr(text, ") Z")) { /* no signal may find it at its last stop */
+		int fd = open(path, O_RDONLY);
+		need(fd >= 0 && read(fd, text, sizeof text - 1) > 0, "stat");
+		close(fd);
+	}
+	_exit(0);
+	return NULL;
+}
+
+/* Writes the path of a file beside another one. */
+static void beside(char path[512], const char *other, const char *name)
+{
+	snprintf(path, 512, "%.*s/%s", (int)(strrchr(other, '/') - other), other, name);
+}
+
+/* As interpreter of a script that it does not open, with threads: processes ended SCRIPT HOW. */
+static void ended(const char *script, char how)
+{
+	char program[512];
+	beside(program, script, "hello");
+	hello = program;
+	pthread_t t;
+	for (int i = 0; i < 3; i++)
+		pthread_create(&t, NULL, wait_forever, NULL);
+	switch (how) {
+	case 'a':
+		_exit(0);
+	case 'b': /* another thread than the first */
+		pthread_create(&t, NULL, end_all, NULL);
+		forever();
+	case 'c': /* another one, after the first has ended */
+		pthread_create(&t, NULL, end_all, (void *)script);
+		pthread_exit(NULL);
+	case 'd':
+		raise(SIGKILL);
+	case 'e':
+		raise(SIGTERM);
+		break;
+	case 'f': /* the others end for it */
+		execute(NULL);
+		break;
+	case 'g':
+		pthread_create(&t, NULL, execute, NULL);
+		forever();
+	case 'h':
+		pthread_create(&t, NULL, execute, NULL);
+		pthread_exit(NULL);
+	}
+	_exit(1);
+}
+
+/* As seen_ends, for threads and pidfds: /proc has a zombie as soon as its first thread ends. */
+static void threads_end(void)
+{
+	char script[512];
+	beside(script, hello, "threaded");
+	for (char how[] = "a"; *how <= 'h'; ++*how) {
+		int missed = 0, status = 0;
+		for (int i = 0; i < 10; i++) {
+			pid_t pid = child();
+			if (pid == 0) {
+				execve(script, (char *[]){ script, how, NULL }, environ);
+				_exit(9);
+			}
+			struct pollfd p = { .fd = syscall(SYS_pidfd_open, pid, 0), .events = POLLIN };
+			need(p.fd >= 0 && poll(&p, 1, -1) == 1, "poll");
+			if (waitpid(pid, &status, WNOHANG) != pid && ++missed)
+				waitpid(pid, &status, 0);
+			close(p.fd);
+		}
+		/* A thread that is continued just when another ends the process does not stop at its end: doc/detect.md. */
+		say("%s: ended with %d, and waits return it: %d\n", how, status, missed <= 1);
+	}
 }
 
 static void on_signal(int s) { got = s; }
@@ -736,6 +824,32 @@ static void rule(void)
 	next(pid, 0);
 }
 
+/* own_trace loads a filter that stops execve and kill for a tracer, which there is none of. */
+static void own_trace(void)
+{
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_execve, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_kill, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE | 7),
+	};
+	struct sock_fprog p = { sizeof f / sizeof *f, f };
+	pid_t pid = child();
+	if (pid == 0) {
+		need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &p) == 0, "filter");
+		say("%d", kill(getpid(), 0));
+		say(" %d", kill(getpid(), SIGUSR2));
+		say(" %s\n", strerror(errno));
+		execve("/missing", (char *[]){ "x", NULL }, environ);
+		say("%s\n", strerror(errno));
+		execve(hello, (char *[]){ "hello", "runs", NULL }, environ);
+		say("%s\n", strerror(errno));
+		_exit(9);
+	}
+	next(pid, 0);
+}
+
 /* idle makes processes that do nothing, every third one stopped, and executes a command. */
 static int idle(char **argv)
 {
@@ -759,15 +873,20 @@ static const struct {
 	void (*run)(void);
 } cases[] = {
 	{ "stops", stops }, { "infos", infos }, { "clones", clones }, { "dethread", dethread }, { "vforks", vforks },
-	{ "zombies", zombies }, { "seen-ends", seen_ends }, { "orphans", orphans }, { "groups", groups }, { "orphaned-group", orphaned_group },
+	{ "zombies", zombies }, { "seen-ends", seen_ends }, { "threads-end", threads_end }, { "orphans", orphans }, { "groups", groups }, { "orphaned-group", orphaned_group },
 	{ "child-signals", child_signals }, { "restarts", restarts }, { "queued", queued }, { "ends", ends },
 	{ "storms", storms }, { "interrupts", interrupts }, { "rule", rule },
+	{ "own-trace", own_trace },
 };
 
 int main(int argc, char **argv)
 {
 	if (argc < 3)
 		return 2;
+	if (argc > 3 && strcmp(argv[1], "ended") == 0) {
+		ended(argv[2], *argv[3]);
+		return 1;
+	}
 	if (argc > 3 && strcmp(argv[1], "idle") == 0)
 		return idle(argv);
 	hello = argv[2];

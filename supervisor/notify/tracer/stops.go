@@ -22,6 +22,8 @@ func (t *thread) stopped(k *task, status unix.WaitStatus) error {
 		return t.call(k)
 	case event == unix.PTRACE_EVENT_EXEC:
 		return t.executed(k)
+	case event == engine.EventStop && engine.StopsProcess(signal): // also if its follower is about to let it go
+		return t.request(unix.PTRACE_LISTEN, k, 0) // until SIGCONT, which is another stop
 	case k.followed != nil:
 		f := k.followed
 		f.Stopped(k.tid, status)
@@ -32,8 +34,6 @@ func (t *thread) stopped(k *task, status unix.WaitStatus) error {
 		return nil
 	case signal == syscallStop:
 		return t.syscallStop(k)
-	case event == engine.EventStop && engine.StopsProcess(signal):
-		return t.request(unix.PTRACE_LISTEN, k, 0) // until SIGCONT, which is another stop
 	case event != 0: // a new thread, or one that made another
 		t.noteChild(k, event)
 		return t.resume(k, 0)
