@@ -11,6 +11,9 @@ ln -sf gcc /usr/bin/cc
 [ -e /usr/bin/awk ] || ln -s busybox /usr/bin/awk
 ln -sf dash /bin/sh
 [ -e /bin/busybox ] || ln -s /usr/bin/busybox /bin/busybox
+ldconfig
+hostname arm64
+echo '127.0.0.1 localhost arm64' >/etc/hosts
 git config --global user.name arm64
 git config --global user.email arm64@example.org
 
