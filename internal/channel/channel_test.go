@@ -559,3 +559,34 @@ func TestWordsOfACommandHaveAnyBytes(t *testing.T) {
 		t.Errorf("an older supervisor gets other words: %v", err)
 	}
 }
+
+// stubborn is the output of a peer that writes on for a time. At a gigabyte it ends: without a
+// pause the time does not go on.
+type stubborn struct {
+	until time.Time
+	n     int
+}
+
+func (s *stubborn) Read(p []byte) (int, error) {
+	if time.Now().After(s.until) || s.n > 1<<30 {
+		return 0, io.EOF
+	}
+	s.n += len(p)
+	return len(p), nil
+}
+
+func TestWhatAKilledCommandWritesIsReadSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		killed := make(chan struct{})
+		r := &stubborn{until: time.Now().Add(10 * time.Second)}
+		got := drain(full{}, r, func(error) { close(killed) }, killed)
+		if got.err == nil || got.n != int64(r.n) || got.n < 100<<20 || got.n > 300<<20 {
+			t.Errorf("%d bytes of %d were read in 10 seconds: %v", got.n, r.n, got.err)
+		}
+	})
+}
+
+// full is a writer without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }

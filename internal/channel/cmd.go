@@ -149,8 +149,8 @@ func (c *Cmd) Start() error {
 	if err != nil {
 		return fmt.Errorf("start command: %w", err)
 	}
-	c.wg.Go(func() { c.out = drain(c.Stdout, l.out, c.closer(1)) })
-	c.wg.Go(func() { c.errOut = drain(c.Stderr, l.err, c.closer(2)) })
+	c.wg.Go(func() { c.out = drain(c.Stdout, l.out, c.closer(1), c.killed) })
+	c.wg.Go(func() { c.errOut = drain(c.Stderr, l.err, c.closer(2), c.killed) })
 	c.wg.Go(c.reap)
 	if c.Stdin != nil {
 		go c.feed() // ends with Stdin or with the channel
@@ -380,8 +380,8 @@ func (c *Cmd) closer(output int) func(error) {
 }
 
 // drain copies r to w until r ends. If w fails, drain calls failed and continues to
-// read, so that the command is not blocked.
-func drain(w io.Writer, r io.Reader, failed func(error)) copied {
+// read, so that the command is not blocked: slowly once killed is closed.
+func drain(w io.Writer, r io.Reader, failed func(error), killed <-chan struct{}) copied {
 	if w == nil {
 		w = io.Discard
 	}
@@ -389,9 +389,37 @@ func drain(w io.Writer, r io.Reader, failed func(error)) copied {
 	_, err := copyStream(w, &countReader{r, &n})
 	if err != nil {
 		failed(err)
-		_, _ = copyStream(io.Discard, &countReader{r, &n})
+		_, _ = copyStream(io.Discard, &slowReader{r: &countReader{r, &n}, slow: killed})
 	}
 	return copied{n.Load(), err}
+}
+
+// A slowReader reads one piece in each pause once slow is closed, at most 20 MB/s. What a
+// killed command has on its way is less than a window of the channel. A peer that writes on
+// without end then costs neither a processor nor memory for its garbage.
+type slowReader struct {
+	r    io.Reader
+	slow <-chan struct{}
+	n    int // bytes since the last pause
+}
+
+const (
+	slowPiece = 1 << 20
+	slowPause = 50 * time.Millisecond
+)
+
+func (s *slowReader) Read(p []byte) (int, error) {
+	select {
+	case <-s.slow:
+		if s.n >= slowPiece {
+			time.Sleep(slowPause)
+			s.n = 0
+		}
+	default:
+	}
+	n, err := s.r.Read(p)
+	s.n += n
+	return n, err
 }
 
 type countReader struct {

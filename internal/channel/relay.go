@@ -159,8 +159,8 @@ func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <
 		up.close() // the client has closed the channel, so its command ends
 	})
 	var out sync.WaitGroup
-	out.Go(func() { drain(down, up.out, func(error) {}) })
-	out.Go(func() { drain(down.Stderr(), up.err, func(error) {}) })
+	out.Go(func() { drain(down, up.out, func(error) {}, nil) })
+	out.Go(func() { drain(down.Stderr(), up.err, func(error) {}, nil) })
 	out.Go(func() {
 		select {
 		case <-up.ended:
