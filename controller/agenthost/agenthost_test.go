@@ -197,7 +197,7 @@ func TestOnlyAMachineWithoutSessionsRunsAProgramWithout(t *testing.T) {
 	if exit, err := ex.Run(t.Context(), req, wire.Streams{}); err != nil || exit.Kind != wire.ExitDeadline {
 		t.Errorf("%+v %v", exit, err)
 	}
-	req.Argv = []string{"/nosuch"}
+	req.Argv, req.DeadlineMS = []string{"/nosuch"}, 0
 	if exit, err := ex.Run(t.Context(), req, wire.Streams{}); err != nil || exit.Kind != wire.ExitSpawnFailed {
 		t.Errorf("%+v %v", exit, err)
 	}
