@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -417,5 +418,42 @@ func TestAChangeIsToldWhateverElseIsTold(t *testing.T) {
 	m := &mount{tree: tr, nodes: &nodeFiles{tree: tr, files: &files{backing: tree.Backing{FD: fd, Dir: true}}}}
 	if d := m.differs(root, tellMore); !d.Tell || !d.Directory || tries != compareTries {
 		t.Errorf("a notice of the host: %+v after %d tries", d, tries)
+	}
+}
+
+// A small file is read without a request after its first open: the server may stop meanwhile.
+func TestASmallFileIsStoredAtItsOpen(t *testing.T) {
+	most := strings.Repeat("0123456789abcdef", storedMost/16)
+	files := map[string]string{"small": "content", "pages": most[:9000], "most": most, "empty": ""}
+	for name, o := range map[string]options{"disk": {}, "memory": {backing: backingOn(t, "tmpfs")}, "no passthrough": {plain: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, o)
+			s.seed(files)
+			<-time.After(2 * tree.Settling) // what was changed just now is read when it is asked for
+			open := map[string]*os.File{}
+			for rel := range files {
+				f, err := os.Open(s.path(rel))
+				must(t, err)
+				defer f.Close()
+				open[rel] = f
+			}
+			must(t, s.server.Process.Signal(unix.SIGSTOP))
+			read := make(chan struct{})
+			go func() {
+				defer close(read)
+				for rel, want := range files {
+					if got, err := io.ReadAll(open[rel]); err != nil || string(got) != want {
+						t.Errorf("%s: %d bytes, %v", rel, len(got), err)
+					}
+				}
+			}()
+			select {
+			case <-read:
+			case <-time.After(60 * time.Second):
+				t.Error("the server is asked for what it stored")
+			}
+			must(t, s.server.Process.Signal(unix.SIGCONT))
+			<-read
+		})
 	}
 }

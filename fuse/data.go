@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -156,7 +157,35 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 		o.handles.put(o.handles.drop(out.Fh))
 		return gofuse.Status(syscall.ESTALE)
 	}
+	if h.first && st.Size <= storedMost && st.Size > 0 {
+		o.store(h, &st)
+	}
 	return gofuse.OK
+}
+
+// storedMost is the size of the largest file that is stored at its open.
+const storedMost = 32 << 10
+
+// stores are messages of [data.store].
+var stores = sync.Pool{New: func() any { return new([device.StoreRoom + storedMost]byte) }}
+
+// store gives the kernel the content of a file that is being opened for the first time, so
+// that it asks for none. Nothing reads the file then: the kernel holds no page that it
+// waits for. What is not in memory is read when it is asked for.
+func (o *data) store(h *handle, st *unix.Stat_t) {
+	buf := stores.Get().(*[device.StoreRoom + storedMost]byte)
+	defer stores.Put(buf)
+	content := buf[device.StoreRoom:][:st.Size]
+	read := device.ReadCached
+	if o.files.backing.FS == unix.TMPFS_MAGIC {
+		read = unix.Pread // all is in memory, and the flag of ReadCached is refused
+	}
+	var now unix.Stat_t
+	if n, err := read(h.fd, content, 0); err != nil || n < len(content) || unix.Fstat(h.fd, &now) != nil ||
+		now.Size != st.Size || now.Mtim != st.Mtim || now.Ctim != st.Ctim {
+		return // it changes now: a read compares it with what the kernel was told
+	}
+	o.kernel.NotifyStore(h.node.ID(), 0, buf[:device.StoreRoom+len(content)])
 }
 
 // prepare truncates the file if requested. It saves the previous content.
@@ -476,9 +505,9 @@ func (o *locker) granted(h *handle, r *locks.Request) {
 		// ignores the answer if a notice arrives meanwhile. Stored data extends the size.
 		page := int64(os.Getpagesize())
 		off := (size - 1) &^ (page - 1)
-		tail := make([]byte, size-off)
-		if n, err := unix.Pread(h.fd, tail, off); err == nil && n > 0 {
-			o.kernel.NotifyStore(h.node.ID(), off, tail[:n])
+		tail := make([]byte, device.StoreRoom+int(size-off))
+		if n, err := unix.Pread(h.fd, tail[device.StoreRoom:], off); err == nil && n > 0 {
+			o.kernel.NotifyStore(h.node.ID(), off, tail[:device.StoreRoom+n])
 		}
 	})
 }

@@ -40,6 +40,7 @@ type handle struct {
 	cached    bool // never passthrough
 	mayChange bool
 	changed   bool // the file differs from what the kernel was told before this open
+	first     bool // the kernel may cache pages of the file, and has none
 
 	stage *stage // of a guarded file that is being written; nil for all other files
 }
@@ -213,7 +214,7 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 		return
 	}
 	useCache(h, out)
-	f.tree.Paged(h.node)
+	h.first = f.tree.Paged(h.node) && io.Cached == 1 && out.OpenFlags&gofuse.FOPEN_KEEP_CACHE != 0 && !writes && !h.changed && f.kernel.caches
 	if h.changed && f.mapsDirect && h.flags&(unix.O_ACCMODE|fmodeExec) == unix.O_RDONLY {
 		// A notice on its way makes the kernel ignore the size that it asks for at a read.
 		// Reads past the page cache do not depend on the size.

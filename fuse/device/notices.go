@@ -57,11 +57,18 @@ func (l *Loop) notifyEntry(parent uint64, name string, flags uint32) {
 	_ = l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
 }
 
+// StoreRoom is the room before the data of NotifyStore.
+const StoreRoom = int(unsafe.Sizeof(gofuse.OutHeader{}) + unsafe.Sizeof(gofuse.NotifyStoreOut{}))
+
 // NotifyStore puts data into the kernel's cache of a file, which becomes at least as long
-// as the data reaches. See FUSE_NOTIFY_STORE in uapi/linux/fuse.h.
-func (l *Loop) NotifyStore(id uint64, off int64, data []byte) {
-	body := gofuse.NotifyStoreOut{Nodeid: id, Offset: uint64(off), Size: uint32(len(data))}
-	_ = l.notify(gofuse.NOTIFY_STORE_CACHE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), string(data))
+// as the data reaches. The data follows after StoreRoom bytes of message. See FUSE_NOTIFY_STORE
+// in uapi/linux/fuse.h.
+func (l *Loop) NotifyStore(id uint64, off int64, message []byte) {
+	head := gofuse.OutHeader{Length: uint32(len(message)), Status: -int32(gofuse.NOTIFY_STORE_CACHE)}
+	body := gofuse.NotifyStoreOut{Nodeid: id, Offset: uint64(off), Size: uint32(len(message) - StoreRoom)}
+	n := copy(message, unsafe.Slice((*byte)(unsafe.Pointer(&head)), unsafe.Sizeof(head)))
+	copy(message[n:], unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)))
+	_, _ = unix.Write(l.fd, message) // ENOENT: the kernel does not know the file any more
 }
 
 // notify sends a message that answers no request. The kernel returns ENOENT if it has

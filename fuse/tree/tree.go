@@ -215,11 +215,14 @@ func (t *Tree) Open(n *Node) *IO {
 	return &x.io
 }
 
-// Paged records that the kernel may have pages of n from now on.
-func (t *Tree) Paged(n *Node) {
+// Paged records that the kernel may have pages of n from now on. It reports whether it had
+// none before.
+func (t *Tree) Paged(n *Node) (first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	first = n.flags&hasPages == 0
 	n.flags |= hasPages
+	return first
 }
 
 // Close counts one handle less, after Open.

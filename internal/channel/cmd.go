@@ -412,7 +412,7 @@ func (s *slowReader) Read(p []byte) (int, error) {
 	select {
 	case <-s.slow:
 		if s.n >= slowPiece {
-			time.Sleep(slowPause)
+			<-time.After(slowPause)
 			s.n = 0
 		}
 	default:
