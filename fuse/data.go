@@ -157,7 +157,7 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 		o.handles.put(o.handles.drop(out.Fh))
 		return gofuse.Status(syscall.ESTALE)
 	}
-	if h.first && st.Size <= storedMost && st.Size > 0 {
+	if h.first && st.Size <= storedMost && st.Size > 0 && !older.cold {
 		o.store(h, &st)
 	}
 	return gofuse.OK

@@ -76,7 +76,7 @@ func TestACachedListingDoesNotFollowAMovedDirectory(t *testing.T) {
 func TestAServerAfterTheDeathOfOneServesTheSame(t *testing.T) {
 	backing := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(backing, "f"), []byte("kept"), 0o644))
-	first := start(t, options{backing: backing})
+	first := start(t, options{backing: backing, cold: true})
 	busy, err := os.Open(first.path("f"))
 	must(t, err)
 	defer busy.Close()

@@ -72,6 +72,7 @@ func serveForTest(tags []string) int {
 	_, older.coarseTimes = os.LookupEnv("TEST_COARSE_TIMES")
 	_, older.noEventReader = os.LookupEnv("TEST_NO_EVENT_READER")
 	_, older.noNotices = os.LookupEnv("TEST_NO_NOTICES")
+	_, older.cold = os.LookupEnv("TEST_COLD")
 	donated := map[string]*os.File{}
 	for i, tag := range tags {
 		if tag == TrashName || tag == PreviousName {
@@ -120,6 +121,7 @@ type options struct {
 	noDirectReads, coarseTimes bool
 	noEventReader              bool   // only requests read the events of the host's changes
 	noNotices                  bool   // as in gVisor
+	cold                       bool   // no file is in memory when it is opened
 	refusal                    *error // why the server refuses to serve, where it must
 }
 
@@ -156,7 +158,7 @@ func start(t testing.TB, o options) *session {
 	s.server.Env = os.Environ()
 	for name, set := range map[string]bool{
 		"TEST_NO_DIRECT_READS": o.noDirectReads, "TEST_COARSE_TIMES": o.coarseTimes, "TEST_NO_EVENT_READER": o.noEventReader,
-		"TEST_NO_NOTICES": o.noNotices,
+		"TEST_NO_NOTICES": o.noNotices, "TEST_COLD": o.cold,
 	} {
 		if set {
 			s.server.Env = append(s.server.Env, name+"=1")

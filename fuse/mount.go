@@ -218,8 +218,9 @@ func (m *mount) attach(dev *os.File) error {
 	return nil
 }
 
-// older says what tests do without, as on older kernels, or as if a goroutine got no time.
-var older struct{ noDirectReads, coarseTimes, noEventReader, noNotices bool }
+// older says what tests do without, as on older kernels, as if a goroutine got no time, or as if
+// files were not in memory.
+var older struct{ noDirectReads, coarseTimes, noEventReader, noNotices, cold bool }
 
 // panicked denies an operation that panicked in the server.
 func (m *mount) panicked(cause any) gofuse.Status {

@@ -14,7 +14,7 @@ func TestAReadEndsWhereAShorterFileEnds(t *testing.T) {
 	for _, sizes := range [][2]int{{100, 40}, {100, 0}, {4096, 1}, {10_000, 5000}, {10_000, 4096}, {50_000, 10}, {100_000, 70_001}} {
 		for _, plain := range []bool{false, true} {
 			t.Run(fmt.Sprintf("from %d to %d bytes, plain %v", sizes[0], sizes[1], plain), func(t *testing.T) {
-				s := start(t, options{plain: plain, noEventReader: true})
+				s := start(t, options{plain: plain, noEventReader: true, cold: true})
 				s.seed(map[string]string{"f": string(bytes.Repeat([]byte{'a'}, sizes[0]))})
 				f, err := os.Open(s.path("f"))
 				must(t, err)
