@@ -152,13 +152,13 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 		return gofuse.Status(errno(err))
 	}
 	h.cached = h.before.Size >= tree.DirectMin && !writes(in.Flags) && o.repos.on() && o.repos.guardsNode(o.tree.Paths(n))
-	o.handles.begin(h, &h.before, out)
+	first := o.handles.begin(h, &h.before, out)
 	if !o.tree.Same(n, &st) { // the node took another file before it had this handle
 		o.handles.put(o.handles.drop(out.Fh))
 		return gofuse.Status(syscall.ESTALE)
 	}
-	if h.first && st.Size <= storedMost && st.Size > 0 && !older.cold {
-		o.store(h, &st)
+	if first && st.Size <= storedMost && st.Size > 0 && !older.cold {
+		o.store(n.ID(), fd, &st)
 	}
 	return gofuse.OK
 }
@@ -172,7 +172,7 @@ var stores = sync.Pool{New: func() any { return new([device.StoreRoom + storedMo
 // store gives the kernel the content of a file that is being opened for the first time, so
 // that it asks for none. Nothing reads the file then: the kernel holds no page that it
 // waits for. What is not in memory is read when it is asked for.
-func (o *data) store(h *handle, st *unix.Stat_t) {
+func (o *data) store(id uint64, fd int, st *unix.Stat_t) {
 	buf := stores.Get().(*[device.StoreRoom + storedMost]byte)
 	defer stores.Put(buf)
 	content := buf[device.StoreRoom:][:st.Size]
@@ -181,11 +181,11 @@ func (o *data) store(h *handle, st *unix.Stat_t) {
 		read = unix.Pread // all is in memory, and the flag of ReadCached is refused
 	}
 	var now unix.Stat_t
-	if n, err := read(h.fd, content, 0); err != nil || n < len(content) || unix.Fstat(h.fd, &now) != nil ||
+	if n, err := read(fd, content, 0); err != nil || n < len(content) || unix.Fstat(fd, &now) != nil ||
 		now.Size != st.Size || now.Mtim != st.Mtim || now.Ctim != st.Ctim {
 		return // it changes now: a read compares it with what the kernel was told
 	}
-	o.kernel.NotifyStore(h.node.ID(), 0, buf[:device.StoreRoom+len(content)])
+	o.kernel.NotifyStore(id, 0, buf[:device.StoreRoom+len(content)])
 }
 
 // prepare truncates the file if requested. It saves the previous content.

@@ -40,7 +40,6 @@ type handle struct {
 	cached    bool // never passthrough
 	mayChange bool
 	changed   bool // the file differs from what the kernel was told before this open
-	first     bool // the kernel may cache pages of the file, and has none
 
 	stage *stage // of a guarded file that is being written; nil for all other files
 }
@@ -190,8 +189,10 @@ func (f *openFiles) dropLocked(h *handle) {
 }
 
 // begin registers h and selects its I/O mode. I/O bypasses the server if the kernel
-// supports that and nothing forbids it. Otherwise it uses the page cache.
-func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
+// supports that and nothing forbids it. Otherwise it uses the page cache. first reports whether
+// the kernel caches the file's pages from now on, and has none yet. The handle may end at any
+// time after begin.
+func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) (first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out.Fh = f.addLocked(h)
@@ -211,15 +212,16 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 		io.Mapped = io.Mapped || h.flags&unix.O_ACCMODE == unix.O_RDWR
 		out.OpenFlags = gofuse.FOPEN_PASSTHROUGH | noFlush(h, io)
 		out.BackingID = io.BackingID
-		return
+		return false
 	}
 	useCache(h, out)
-	h.first = f.tree.Paged(h.node) && io.Cached == 1 && out.OpenFlags&gofuse.FOPEN_KEEP_CACHE != 0 && !writes && !h.changed && f.kernel.caches
+	first = f.tree.Paged(h.node) && io.Cached == 1 && out.OpenFlags&gofuse.FOPEN_KEEP_CACHE != 0 && !writes && !h.changed && f.kernel.caches
 	if h.changed && f.mapsDirect && h.flags&(unix.O_ACCMODE|fmodeExec) == unix.O_RDONLY {
 		// A notice on its way makes the kernel ignore the size that it asks for at a read.
 		// Reads past the page cache do not depend on the size.
 		out.OpenFlags |= gofuse.FOPEN_DIRECT_IO
 	}
+	return first
 }
 
 // mapped reports whether a mapping may still write the file of h, which is open for
