@@ -457,3 +457,32 @@ func TestASmallFileIsStoredAtItsOpen(t *testing.T) {
 		})
 	}
 }
+
+// The kernel had to forget all names once, because the host made one that it had as absent and
+// whose directory was in use. It then caches no absence for a while, so that it need not forget
+// all names again. No goroutine reads the events of the host's changes here.
+func TestNoAbsenceIsKeptSoonAfterAllNamesWereForgotten(t *testing.T) {
+	s := start(t, options{noEventReader: true})
+	s.seed(map[string]string{"d/a": ""})
+	absent := func(name string) bool {
+		_, err := os.Lstat(s.path(name))
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			t.Error(err)
+		}
+		return err != nil
+	}
+	if !absent("d/early") {
+		t.Fatal("there is what nobody made")
+	}
+	writeText(t, s.back("d/early"), "")
+	if !absent("d/late") || absent("d/early") { // the first is a request in their directory
+		t.Error("an absence outlives a look at its directory")
+	}
+	if !absent("d/late") {
+		t.Fatal("there is what nobody made")
+	}
+	writeText(t, s.back("d/late"), "")
+	if absent("d/late") {
+		t.Error("an absence is kept")
+	}
+}

@@ -235,11 +235,20 @@ func (m *mount) hostChangedEverything() {
 }
 
 // forgetNames makes the kernel look up every name and absence again. Before Linux 6.16 it
-// has no effect.
+// has no effect. While a directory is looked up again, getcwd(2) in it fails and links of
+// /proc say that what is in it was deleted. So absences are not cached for a while: the host
+// would soon make another name that the kernel has as absent.
 func (m *mount) forgetNames() bool {
+	m.kernel.busyUntil.Store(time.Now().Add(busyTime).UnixNano())
 	m.tree.Host.ForgetAbsences()
 	return m.kernel.NotifyEpoch()
 }
+
+// busyTime is how long absences are not cached after all names were forgotten.
+const busyTime = 30 * time.Second
+
+// busy reports whether the kernel had to forget all names a short while ago.
+func (k *kernel) busy() bool { return time.Now().UnixNano() < k.busyUntil.Load() }
 
 // dropEverything makes the kernel drop all that it caches. It may wait.
 func (m *mount) dropEverything() {

@@ -66,7 +66,7 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 		if old := o.tree.Child(parent, name); old != nil {
 			o.nodes.lost(old, at)
 		}
-		if v.dec.Effect == policy.Allow && o.attrs.kernel.caches {
+		if v.dec.Effect == policy.Allow && o.attrs.kernel.caches && !o.attrs.kernel.busy() {
 			if !o.tree.Host.TellAbsent(parent, name, absences) {
 				return gofuse.OK
 			}

@@ -6,6 +6,7 @@ import (
 	"log"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -306,6 +307,8 @@ type kernel struct {
 	*device.Loop
 	tree   *tree.Tree
 	caches bool // answers: the kernel can be told to drop them
+
+	busyUntil atomic.Int64 // time in ns, see [mount.forgetNames]
 
 	noticing sync.Mutex // held from the decision to send a notice about attributes until it is sent
 	drops    drops
