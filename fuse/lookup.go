@@ -357,7 +357,7 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *un
 	a.fillAttr(&out.Attr, st)
 	told := a.tell(parent, n, st)
 	if cache {
-		out.SetEntryTimeout(a.nameAge(n.Kind(), told.NameWatched))
+		out.SetEntryTimeout(a.nameAge(st.Mode&unix.S_IFMT, told.NameWatched))
 	}
 	if cache && !told.Passing {
 		out.SetAttrTimeout(a.age(told.Watched))
