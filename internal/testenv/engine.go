@@ -63,6 +63,7 @@ func startEngine(t *testing.T, dir, socket string, argv ...string) *Engine {
 	all := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--mount", "bash", "-c", engineScript, "engine", dir}
 	all = append(all, argv...)
 	cmd := exec.Command("unshare", all...) //nolint:noctx // it ends with the test
+	cmd.Dir = dir                          // podman leaves a file in it where a process used up its memory
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
