@@ -55,6 +55,7 @@ var ranks = map[string]int{
 	"internal/snapshot":                     1, // checkpoints, previous content and the store of a user
 	"internal/memfile":                      0, // every package that hands data to a process by a descriptor
 	"internal/fsmagic":                      0, // both programs look at disks
+	"internal/syscallblock":                 0, // each thread that waits in the kernel for long
 	"internal/siginfo":                      0, // both programs wait for children
 	"internal/stdio":                        0, // the first messages of a stream, of both programs
 	"internal/resume":                       0, // one connection over streams that break

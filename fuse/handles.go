@@ -1,11 +1,15 @@
 package fuse
 
 import (
+	"fmt"
+	"os"
 	"sync"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/device"
+	"agentsh/fuse/locks"
 	"agentsh/fuse/tree"
 )
 
@@ -335,4 +339,127 @@ func (f *openFiles) baseline() {
 			_ = unix.Fstat(h.fd, &h.before) // if stat fails, the older attributes remain and the file counts as changed
 		}
 	}
+}
+
+// locker answers requests for locks. A file's rules were evaluated at its open, and the
+// kernel checks that a handle is open for what its lock needs. So no rule is evaluated.
+type locker struct {
+	handles *openFiles
+	kernel  *kernel
+	table   *locks.Table
+	stamps  locks.Stamps
+}
+
+func newLocker(m *mount) *locker {
+	report := func(message string) {
+		m.access.reporter.fault(fmt.Sprintf("file server of %s: %s", m.files.path, message))
+	}
+	return &locker{handles: m.handles, kernel: m.kernel, table: locks.New(m.shared.lockWaits, report)}
+}
+
+// request converts a request of the kernel. The caller ends the use of the handle.
+func (o *locker) request(in *gofuse.LkIn) (*handle, locks.Request, gofuse.Status) {
+	h := o.handles.get(in.Fh)
+	if h == nil {
+		return nil, locks.Request{}, gofuse.EBADF
+	}
+	access := int(h.flags & unix.O_ACCMODE)
+	if h.stage != nil {
+		access = unix.O_RDONLY
+	}
+	return h, locks.Request{
+		File: locks.File{Handle: h.id, FD: h.fd, Access: access}, Unique: in.Unique, Owner: in.Owner,
+		Type: int16(in.Lk.Typ), Start: int64(in.Lk.Start), End: int64(in.Lk.End), PID: in.Lk.Pid, Flock: in.LkFlags&gofuse.LK_FLOCK != 0,
+	}, gofuse.OK
+}
+
+// get finds a lock that conflicts with the request.
+func (o *locker) get(in *gofuse.LkIn, out *gofuse.LkOut) gofuse.Status {
+	h, r, code := o.request(in)
+	if !code.Ok() {
+		return code
+	}
+	defer o.handles.put(h)
+	found, err := o.table.Get(r)
+	out.Lk = gofuse.FileLock{Start: uint64(found.Start), End: uint64(found.End), Typ: uint32(found.Type), Pid: found.PID}
+	return gofuse.Status(err)
+}
+
+// set takes or releases a lock without waiting.
+func (o *locker) set(in *gofuse.LkIn) gofuse.Status {
+	h, r, code := o.request(in)
+	if !code.Ok() {
+		return code
+	}
+	defer o.handles.put(h)
+	o.handles.markLocked(h)
+	err := o.table.Set(r)
+	if err == 0 {
+		o.granted(h, &r)
+	}
+	return gofuse.Status(err)
+}
+
+// wait takes a lock. If it must wait, the answer comes from another goroutine.
+func (o *locker) wait(in *gofuse.LkIn) gofuse.Status {
+	h, r, code := o.request(in)
+	if !code.Ok() {
+		return code
+	}
+	o.handles.markLocked(h)
+	err, later := o.table.Wait(r, func(err unix.Errno) {
+		if err == 0 {
+			o.granted(h, &r)
+		}
+		o.handles.put(h)
+		o.kernel.Answer(r.Unique, gofuse.Status(err))
+	})
+	if later {
+		return device.Later
+	}
+	defer o.handles.put(h)
+	if err == 0 {
+		o.granted(h, &r)
+	}
+	return gofuse.Status(err)
+}
+
+// granted makes the kernel drop what it caches of a locked file, if another process may
+// have changed the file since the last lock. Programs read such a file again under a
+// lock, and rely on its present content.
+func (o *locker) granted(h *handle, r *locks.Request) {
+	if r.Type == unix.F_UNLCK {
+		return
+	}
+	o.stamps.Refresh(h.fd, func(size int64) {
+		o.kernel.StepAside() // the kernel may first wait for an answer of this server
+		o.kernel.NotifyInode(h.node.ID())
+		if h.direct || h.stage != nil || size == 0 {
+			return
+		}
+		// The kernel asks for a new size when a read goes beyond the one it knows, but
+		// ignores the answer if a notice arrives meanwhile. Stored data extends the size.
+		page := int64(os.Getpagesize())
+		off := (size - 1) &^ (page - 1)
+		tail := make([]byte, device.StoreRoom+int(size-off))
+		if n, err := unix.Pread(h.fd, tail[device.StoreRoom:], off); err == nil && n > 0 {
+			o.kernel.NotifyStore(h.node.ID(), off, tail[:device.StoreRoom+n])
+		}
+	})
+}
+
+// flush releases the POSIX locks of a process that closed a descriptor of the file.
+func (o *locker) flush(in *gofuse.FlushIn) {
+	if !o.table.InUse() {
+		return
+	}
+	if h := o.handles.get(in.Fh); h != nil {
+		defer o.handles.put(h)
+		o.table.Flush(h.fd, in.LockOwner)
+	}
+}
+
+// release ends the locks that were taken through a handle.
+func (o *locker) release(h *handle) {
+	o.table.Release(h.fd, h.id)
 }

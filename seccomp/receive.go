@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/syscallblock"
 )
 
 // receive waits for a notification and stores it in buf.
@@ -55,16 +57,16 @@ func (w *wait) run(epoll, fd, stop uintptr, soon bool) {
 	n, timeout := uintptr(0), ^uintptr(0)
 	if soon {
 		timeout = 1
-		entersyscall()
+		syscallblock.Enter()
 	} else {
-		entersyscallblock()
+		syscallblock.EnterBlocked()
 	}
 	for {
 		n, _, w.broken = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&w.event)), 1, timeout, 0, 0)
 		if w.broken == 0 && n == 0 {
 			timeout = ^uintptr(0)
-			exitsyscall()
-			entersyscallblock()
+			syscallblock.Exit()
+			syscallblock.EnterBlocked()
 		} else if w.broken != unix.EINTR {
 			break
 		}
@@ -75,16 +77,5 @@ func (w *wait) run(epoll, fd, stop uintptr, soon bool) {
 		}
 		_, _, w.broken = unix.RawSyscall6(unix.SYS_EPOLL_CTL, epoll, unix.EPOLL_CTL_MOD, fd, uintptr(unsafe.Pointer(&w.again)), 0, 0)
 	}
-	exitsyscall()
+	syscallblock.Exit()
 }
-
-// The runtime keeps these for programs that use them: go.dev/issue/67401.
-//
-//go:linkname entersyscall runtime.entersyscall
-func entersyscall()
-
-//go:linkname entersyscallblock runtime.entersyscallblock
-func entersyscallblock()
-
-//go:linkname exitsyscall runtime.exitsyscall
-func exitsyscall()

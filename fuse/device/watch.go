@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/syscallblock"
 )
 
 // A thread that waits in the kernel keeps a processor of the Go runtime for up to 10 ms, and
@@ -45,25 +47,14 @@ func (w *worker) came(after time.Duration) {
 //go:nosplit
 func readBlocked(fd uintptr, p unsafe.Pointer, size uintptr, releases bool) (n uintptr, errno unix.Errno) {
 	if releases {
-		entersyscallblock()
+		syscallblock.EnterBlocked()
 	} else {
-		entersyscall()
+		syscallblock.Enter()
 	}
 	n, _, errno = unix.RawSyscall(unix.SYS_READ, fd, uintptr(p), size)
-	exitsyscall()
+	syscallblock.Exit()
 	return n, errno
 }
-
-// The runtime keeps these for programs that use them: go.dev/issue/67401.
-//
-//go:linkname entersyscall runtime.entersyscall
-func entersyscall()
-
-//go:linkname entersyscallblock runtime.entersyscallblock
-func entersyscallblock()
-
-//go:linkname exitsyscall runtime.exitsyscall
-func exitsyscall()
 
 // timer has the watch look at the reader.
 type timer struct {

@@ -404,7 +404,7 @@ type slowReader struct {
 }
 
 const (
-	slowPiece = 1 << 20
+	slowPiece = 1 << 20 // bytes
 	slowPause = 50 * time.Millisecond
 )
 

@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/syscallblock"
 )
 
 // waitLong waits for a stop or an end of what the thread traces, which is not expected soon. A
@@ -24,16 +26,8 @@ func waitLong(status *unix.WaitStatus) (int, error) {
 //
 //go:nosplit
 func waitBlocked(status *uint32) (pid uintptr, errno unix.Errno) {
-	entersyscallblock()
+	syscallblock.EnterBlocked()
 	pid, _, errno = unix.RawSyscall6(unix.SYS_WAIT4, ^uintptr(0), uintptr(unsafe.Pointer(status)), unix.WALL|unix.WNOTHREAD, 0, 0, 0)
-	exitsyscall()
+	syscallblock.Exit()
 	return pid, errno
 }
-
-// The runtime keeps these for programs that use them: go.dev/issue/67401.
-//
-//go:linkname entersyscallblock runtime.entersyscallblock
-func entersyscallblock()
-
-//go:linkname exitsyscall runtime.exitsyscall
-func exitsyscall()
