@@ -576,14 +576,20 @@ func (s *stubborn) Read(p []byte) (int, error) {
 }
 
 func TestWhatAKilledCommandWritesIsReadSlowly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		killed := make(chan struct{})
-		r := &stubborn{until: time.Now().Add(10 * time.Second)}
-		got := drain(full{}, r, func(error) { close(killed) }, killed)
-		if got.err == nil || got.n != int64(r.n) || got.n < 100<<20 || got.n > 300<<20 {
-			t.Errorf("%d bytes of %d were read in 10 seconds: %v", got.n, r.n, got.err)
-		}
-	})
+	for _, w := range []io.Writer{full{}, io.Discard} {
+		synctest.Test(t, func(t *testing.T) {
+			killed := make(chan struct{})
+			kill := sync.OnceFunc(func() { close(killed) })
+			if w == io.Discard {
+				kill()
+			}
+			r := &stubborn{until: time.Now().Add(10 * time.Second)}
+			got := drain(w, r, func(error) { kill() }, killed)
+			if (got.err == nil) != (w == io.Discard) || got.n != int64(r.n) || got.n < 100<<20 || got.n > 300<<20 {
+				t.Errorf("%T: %d bytes of %d were read in 10 seconds: %v", w, got.n, r.n, got.err)
+			}
+		})
+	}
 }
 
 // full is a writer without room.

@@ -70,7 +70,7 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	if err := conn.SetDeadline(time.Now().Add(cfg.Keepalive.handshake())); err != nil {
 		return nil, fmt.Errorf("channel deadline: %w", err)
 	}
-	sc, chans, reqs, err := ssh.NewClientConn(conn, "agentsh", &ssh.ClientConfig{
+	sc, chans, reqs, err := ssh.NewClientConn(newCollectingConn(conn), "agentsh", &ssh.ClientConfig{
 		Config:            sshConfig(),
 		User:              "agentsh",
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},

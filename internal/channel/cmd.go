@@ -379,24 +379,25 @@ func (c *Cmd) closer(output int) func(error) {
 	}
 }
 
-// drain copies r to w until r ends. If w fails, drain calls failed and continues to
-// read, so that the command is not blocked: slowly once killed is closed.
+// drain copies r to w until r ends: slowly once killed is closed. If w fails, drain calls
+// failed and continues to read, so that the command is not blocked.
 func drain(w io.Writer, r io.Reader, failed func(error), killed <-chan struct{}) copied {
 	if w == nil {
 		w = io.Discard
 	}
 	var n atomic.Int64
-	_, err := copyStream(w, &countReader{r, &n})
+	from := &slowReader{r: &countReader{r, &n}, slow: killed}
+	_, err := copyStream(w, from)
 	if err != nil {
 		failed(err)
-		_, _ = copyStream(io.Discard, &slowReader{r: &countReader{r, &n}, slow: killed})
+		_, _ = copyStream(io.Discard, from)
 	}
 	return copied{n.Load(), err}
 }
 
 // A slowReader reads one piece in each pause once slow is closed, at most 20 MB/s. What a
 // killed command has on its way is less than a window of the channel. A peer that writes on
-// without end then costs neither a processor nor memory for its garbage.
+// without end then costs no processor.
 type slowReader struct {
 	r    io.Reader
 	slow <-chan struct{}
