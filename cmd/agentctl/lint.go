@@ -18,6 +18,7 @@ import (
 	"agentsh/controller/provider"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/local"
+	"agentsh/internal/cli"
 	"agentsh/internal/text"
 )
 
@@ -41,8 +42,8 @@ file that is checked need not be whole.
 With --repo, what 'agentctl run FILE --repo DIR' would refuse here is a problem too,
 up to the start of the agent: variables, images, the supervisor and its
 configuration, what the sandbox needs, and scans. A sandbox is made for it and
-deleted. No script of the harness runs; a shell in the sandbox reads .env files. --output
-json lists what only a run can know as notes of the rule only-run.
+deleted. No script of the harness runs; a shell in the sandbox reads .env files. --json
+lists what only a run can know as notes of the rule only-run.
 
 Exit code 2 when a problem is an error.`,
 		Args:              cobra.ArbitraryArgs,
@@ -82,6 +83,7 @@ Exit code 2 when a problem is an error.`,
 	flags.Load.Add(cmd)
 	flags.AddInputs(cmd, "", "check also what 'run --repo `DIR`' would refuse on this machine")
 	cmd.Flags().StringVarP(&format, "output", "o", output.FormatText, "text, json, github or sarif")
+	cli.AddJSON(cmd, &format)
 	cmd.Flags().BoolVar(&strict, "strict", false, "deprecations are errors")
 	settings.Complete(cmd, "output", output.ProblemFormats)
 	return cmd

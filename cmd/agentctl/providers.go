@@ -15,6 +15,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/provider"
+	"agentsh/internal/cli"
 )
 
 var listFormats = []string{output.FormatText, output.FormatJSON}
@@ -32,6 +33,7 @@ func newProvidersCommand() *cobra.Command {
 
 func outputFlag(cmd *cobra.Command, format *string) {
 	cmd.Flags().StringVarP(format, "output", "o", output.FormatText, "text or json")
+	cli.AddJSON(cmd, format)
 	settings.Complete(cmd, "output", listFormats)
 }
 

@@ -17,6 +17,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/scan"
+	"agentsh/internal/cli"
 	"agentsh/internal/rootfs"
 	"agentsh/internal/text"
 )
@@ -24,7 +25,6 @@ import (
 // scanFlags are the flags of every scan.
 type scanFlags struct {
 	output   string
-	json     bool
 	failOn   string
 	canaries []string
 	noun     string // name of a scanned item; empty: file
@@ -32,7 +32,7 @@ type scanFlags struct {
 
 func (f *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.output, "output", "o", output.FormatText, "text, json, github or sarif")
-	cmd.Flags().BoolVar(&f.json, "json", false, "the same as --output json")
+	cli.AddJSON(cmd, &f.output)
 	cmd.Flags().StringVar(
 		&f.failOn,
 		"fail-on",
@@ -252,9 +252,6 @@ func scanPath(ctx context.Context, s *scan.Scanner, name string, how pathScan, a
 // run scans, prints the findings and returns a failure if one has at least the
 // severity of --fail-on.
 func (f *scanFlags) run(cmd *cobra.Command, scanAll func(context.Context, func([]scan.Finding)) (int, error)) error {
-	if f.json {
-		f.output = output.FormatJSON
-	}
 	if !slices.Contains(output.ProblemFormats, f.output) {
 		return fmt.Errorf("unknown output format %q: one of %s", f.output, strings.Join(output.ProblemFormats, ", "))
 	}

@@ -25,7 +25,8 @@ func (h *highest) Write(p []byte) (int, error) {
 func TestAFastPeerTakesNoMemoryWhereTheCollectorIsLate(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	h := &highest{sample: []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}}
-	_, err := connect(t, &handler{}).Run(context.Background(), wire.ExecRequest{Argv: []string{"/bin/sh", "-c", "head -c 300000000 /dev/zero"}}, wire.Streams{Stdout: h})
+	req := wire.ExecRequest{Argv: []string{"/bin/sh", "-c", "head -c 300000000 /dev/zero"}}
+	_, err := connect(t, &handler{}).Run(context.Background(), req, wire.Streams{Stdout: h})
 	if err != nil {
 		t.Fatal(err)
 	}

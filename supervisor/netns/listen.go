@@ -25,6 +25,9 @@ func (n *Network) Listen(i *launch.Init) error {
 		return errors.Join(n.open("127.0.0.1", &n.at4), n.openIPv6())
 	}
 	if f := i.Socket("diag"); f != nil {
+		if lookups() != nil {
+			return errors.Join(f.Close(), n.adopt(i, "4", "127.0.0.1", &n.at4), n.adopt(i, "6", "::1", &n.at6))
+		}
 		var err error
 		if n.sockets, err = NewSockets(f); err != nil {
 			return err

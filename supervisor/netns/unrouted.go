@@ -50,11 +50,10 @@ func Unrouted(cfg Config) func(notify.Connect) *notify.Destination {
 // machineListens reports whether a TCP socket of the machine takes connections to an
 // address. An error says that this is not known.
 func machineListens(at netip.AddrPort) (bool, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
-	if err != nil {
+	if err := lookups(); err != nil {
 		return false, err
 	}
-	s, err := NewSockets(os.NewFile(uintptr(fd), "machine's sockets"))
+	s, err := machineSockets()
 	if err != nil {
 		return false, err
 	}

@@ -163,6 +163,12 @@ var candidates = []candidate{
 			"nft_chain_nat and nft_redir modules",
 	},
 	{
+		trialLookups,
+		"look up sockets of the network",
+		asIs(trialLookups),
+		"only for the process that made a connection, in events and rules: the inet_diag, tcp_diag and udp_diag modules",
+	},
+	{
 		"other_namespaces",
 		"ipc, uts and cgroup namespaces",
 		within(trial.Nothing, launch.OtherNamespaces()),

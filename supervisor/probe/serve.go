@@ -22,6 +22,7 @@ const (
 	trialCallsParent = "calls_parent" // starts a child with the next trial and reports the child's thread
 	trialCalls       = "calls"        // makes calls once it is traced
 	trialRedirect    = "net_redirect" // redirects the connections of a new network namespace
+	trialLookups     = "inet_diag"    // looks up sockets of its own
 )
 
 // Serve runs one trial in a process that this package started as [ProcessName],
@@ -77,6 +78,8 @@ func run(asked request) (a answer, err error) {
 		a.PID, err = trial.Traced()
 	case trialRedirect:
 		a.Detail, err = redirect()
+	case trialLookups:
+		a.Detail, err = netns.Lookups()
 	default:
 		a.Detail, err = trial.Run(asked.Trial)
 	}

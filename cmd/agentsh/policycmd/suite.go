@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/cli"
 	"agentsh/internal/project"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
@@ -50,6 +51,7 @@ func newTestCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", "text", "text, tap, junit or json")
+	cli.AddJSON(cmd, &o.output)
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	f.BoolVar(&o.coverage, "coverage", false, "name the rules that no test reaches")
 	f.IntVar(&o.minimum, "min", 0, "fail when less than this percentage of the rules is reached; implies --coverage")
