@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
+	"io/fs"
 	"text/tabwriter"
 	"time"
 
@@ -28,7 +28,7 @@ func inSandbox(ctx context.Context, name string, do func(*channel.Client) error)
 	}
 	if err := errors.Join(do(client), client.Close()); err != nil {
 		failure := &output.Failure{Code: controller.ExitSandbox, Err: err}
-		if strings.Contains(err.Error(), "has no checkpoint") {
+		if errors.Is(err, fs.ErrNotExist) {
 			failure.Hint = "'agentctl sandbox snapshot " + name + " --list' prints the numbers of those that there are"
 		}
 		return failure
