@@ -18,8 +18,8 @@ type collectingConn struct {
 }
 
 const (
-	collectPiece = 4 << 20  // bytes between two looks, of some microseconds each
-	collectLate  = 24 << 20 // bytes of garbage beyond what the collector allows itself
+	collectPiece = 4 << 20 // bytes between two looks, of some microseconds each
+	collectLate  = 8 << 20 // bytes of garbage beyond what the collector allows itself
 )
 
 // collecting serializes the collections, so that readers who find the same garbage start one.
