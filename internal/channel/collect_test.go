@@ -31,7 +31,7 @@ func TestAFastPeerTakesNoMemoryWhereTheCollectorIsLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("at most %d MB", h.n/1e6)
-	if h.n > 100e6 {
+	if h.n > 200e6 { // without the wait it is 375 MB
 		t.Error("the packets of 300 MB stayed in memory")
 	}
 }
