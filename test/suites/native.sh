@@ -9,7 +9,7 @@ set -eu
 uid=$1 dir=$2
 shift 2
 ulimit -c 0 # a session dumps no core
-for fd in /proc/$$/fd/*; do # and has no file of whoever starts it; 255 is this script
+for fd in "/proc/$$/fd"/*; do # and has no file of whoever starts it; 255 is this script
 	case ${fd##*/} in 0 | 1 | 2 | 255) ;; *) eval "exec ${fd##*/}>&-" ;; esac
 done
 files=$(mktemp -d /var/tmp/suites-native.XXXXXX)
