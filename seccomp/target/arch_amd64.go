@@ -59,5 +59,9 @@ func SetNumber(tid, number int) error {
 	return nil
 }
 
+// restartsAtSignals reports that the kernel looks for a call to restart after the stop for a
+// signal. See arch_do_signal_or_restart in arch/x86/kernel/signal.c.
+const restartsAtSignals = true
+
 // archWaits are waits that newer architectures do not have.
 var archWaits = []int{unix.SYS_EPOLL_WAIT}

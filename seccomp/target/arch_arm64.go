@@ -71,5 +71,9 @@ func SetNumber(tid, number int) error {
 	return nil
 }
 
+// restartsAtSignals reports that the kernel has looked for a call to restart before the stop for
+// a signal. See do_signal in arch/arm64/kernel/signal.c.
+const restartsAtSignals = false
+
 // archWaits are waits that only this architecture has: none.
 var archWaits []int

@@ -178,16 +178,9 @@ func statusField(text []byte, name string) string {
 // Dying reports whether a signal waits for a thread that ends its process. While a thread is
 // stopped for its tracer the kernel delivers none but SIGKILL.
 func Dying(tid int) bool {
-	text, err := readProc(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/status", tid))
+	signals, err := signalSets(tid)
 	if err != nil {
 		return false
-	}
-	signals := func(field string) uint64 {
-		set, err := strconv.ParseUint(statusField(text, field), 16, 64)
-		if err != nil {
-			return 0
-		}
-		return set
 	}
 	waiting := signals("SigPnd") | signals("ShdPnd")
 	waiting &^= signals("SigBlk") | signals("SigIgn") | signals("SigCgt")
@@ -197,6 +190,22 @@ func Dying(tid int) bool {
 		waiting &^= 1 << (harmless - 1)
 	}
 	return waiting != 0
+}
+
+// signalSets returns a function that returns a set of signals of a thread, by its name in
+// proc_pid_status(5). Bit 0 is signal 1.
+func signalSets(tid int) (func(field string) uint64, error) {
+	text, err := readProc(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/status", tid))
+	if err != nil {
+		return nil, err
+	}
+	return func(field string) uint64 {
+		set, err := strconv.ParseUint(statusField(text, field), 16, 64)
+		if err != nil {
+			return 0
+		}
+		return set
+	}, nil
 }
 
 // Exe returns the path of the program that the process runs, inside its root.

@@ -85,11 +85,13 @@ var waits = append([]int{
 	unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG,
 }, archWaits...)
 
+// restartUnlessHandled is the result -ERESTARTNOHAND. See include/linux/errno.h.
+const restartUnlessHandled = ^uint64(514) + 1
+
 // RestartWait has a wait begin again that ended with EINTR because of PTRACE_INTERRUPT. If
 // there is a signal with a handler, it ends with EINTR all the same. The thread is stopped at
 // the exit of the call. See ERESTARTNOHAND in include/linux/errno.h.
 func RestartWait(tid int) error {
-	restart := int64(-514) // ERESTARTNOHAND
 	r, err := ReadRegisters(tid)
 	if err != nil {
 		return err
@@ -97,7 +99,7 @@ func RestartWait(tid int) error {
 	if number, _ := r.Call(); int64(r.at(regsResultAt)) != -int64(unix.EINTR) || !slices.Contains(waits, number) {
 		return nil
 	}
-	r.set(regsResultAt, uint64(restart))
+	r.set(regsResultAt, restartUnlessHandled)
 	return r.Write(tid)
 }
 

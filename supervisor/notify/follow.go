@@ -154,6 +154,7 @@ func (f *follower) Stopped(tid int, status unix.WaitStatus) {
 	case event != 0:
 		f.resume(tid, 0)
 	default:
+		_ = new(target.IgnoredSignals).Stopped(tid, signal) // it may have been killed
 		f.resume(tid, int(signal))
 	}
 }

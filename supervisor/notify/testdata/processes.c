@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/sem.h>
+#include <sys/socket.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -868,13 +870,72 @@ static int idle(char **argv)
 	return 1;
 }
 
+/* Signals that are ignored, by default or by choice, end no wait. */
+static void ignored(void)
+{
+	struct epoll_event event;
+	struct timespec limit = { .tv_nsec = 200000000 };
+	struct timeval limit_us = { .tv_usec = 200000 };
+	struct sembuf less = { .sem_op = -1 };
+	const int signals[] = { SIGCHLD, SIGWINCH, SIGUSR1 };
+	sigset_t set;
+	char c;
+	int pair[2], poller = epoll_create1(0), semaphore = semget(IPC_PRIVATE, 1, 0600);
+	need(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && semaphore >= 0, "prepare");
+	need(setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit_us, sizeof limit_us) == 0, "limit");
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR2);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGUSR1, SIG_IGN);
+	for (int i = 0; i < 12; i++) {
+		pid_t pid = child();
+		if (pid == 0) {
+			usleep(50000);
+			if (i % 3)
+				kill(getppid(), signals[i % 3]);
+			_exit(0);
+		}
+		long r = 0;
+		switch (i / 3) {
+		case 0: r = epoll_wait(poller, &event, 1, 200); break;
+		case 1: r = semtimedop(semaphore, &less, 1, &limit); break;
+		case 2: r = sigtimedwait(&set, NULL, &limit); break;
+		case 3: r = recv(pair[0], &c, 1, 0); break;
+		}
+		say("%d %ld %s", i, r, r < 0 ? strerror(errno) : "");
+		need(waitpid(pid, NULL, 0) == pid, "wait");
+	}
+	semctl(semaphore, 0, IPC_RMID);
+}
+
+/* busy_leader has another thread execute in vain, and then a program, while the first one makes calls. */
+static void *executes(void *arg)
+{
+	(void)arg;
+	char *const none[] = { "none", NULL }, *const argv[] = { hello, "executed", NULL };
+	for (int i = 0; i < 200; i++)
+		execv("/nonexistent", none);
+	execv(hello, argv);
+	return NULL;
+}
+
+static void busy_leader(void)
+{
+	pthread_t thread;
+	need(pthread_create(&thread, NULL, executes, NULL) == 0, "thread");
+	for (;;) {
+		need(kill(getpid(), 0) == 0, "kill");
+		waitpid(-1, NULL, WNOHANG);
+	}
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
 	{ "stops", stops }, { "infos", infos }, { "clones", clones }, { "dethread", dethread }, { "vforks", vforks },
 	{ "zombies", zombies }, { "seen-ends", seen_ends }, { "threads-end", threads_end }, { "orphans", orphans }, { "groups", groups }, { "orphaned-group", orphaned_group },
-	{ "child-signals", child_signals }, { "restarts", restarts }, { "queued", queued }, { "ends", ends },
+	{ "child-signals", child_signals }, { "restarts", restarts }, { "ignored", ignored }, { "busy-leader", busy_leader }, { "queued", queued }, { "ends", ends },
 	{ "storms", storms }, { "interrupts", interrupts }, { "rule", rule },
 	{ "own-trace", own_trace },
 };

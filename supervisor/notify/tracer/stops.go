@@ -12,6 +12,10 @@ import (
 func (t *thread) stopped(k *task, status unix.WaitStatus) error {
 	const syscallStop = unix.SIGTRAP | 0x80
 	event, signal := engine.Event(status), status.StopSignal()
+	if event != unix.PTRACE_EVENT_EXEC && t.mayLoseNumber(k) {
+		t.hold(k, held{status: status})
+		return nil
+	}
 	if t.engine.cfg.Cookie != 0 {
 		if handled, err := t.trapStopped(k, event, signal); handled || err != nil {
 			return err
@@ -38,6 +42,9 @@ func (t *thread) stopped(k *task, status unix.WaitStatus) error {
 		t.noteChild(k, event)
 		return t.resume(k, 0)
 	default:
+		if err := k.ignored.Stopped(k.tid, signal); failed(err) {
+			return err
+		}
 		return t.resume(k, signal)
 	}
 }
@@ -142,6 +149,7 @@ func (t *thread) executed(k *task) error {
 		t.forget(by)
 	}
 	t.engine.drop(k.call) // of the first thread, which has ended
+	k.discardHeld()
 	k.call, k.trapped, k.repeat = 0, 0, repeat{}
 	if k.exec != nil {
 		t.failedExec(k)
@@ -181,6 +189,10 @@ func (t *thread) apply(r *reply) {
 	k := t.tasks[r.tid]
 	if k == nil || k.call != r.id {
 		r.discard()
+		return
+	}
+	if !k.isExec && t.mayLoseNumber(k) {
+		t.hold(k, held{reply: r})
 		return
 	}
 	k.call = 0

@@ -24,6 +24,8 @@ type thread struct {
 	recent   recent
 	polls    []uint64 // calls that wait until no event is left; see wait.go
 	before   int      // events until they go on at the latest
+	holding  []*task  // with what is held; see held.go
+	execOver bool     // since what is held was looked at
 
 	mu      sync.Mutex
 	replies []reply
@@ -40,6 +42,8 @@ type task struct {
 	isExec   bool              // it is stopped at an exec
 	followed *followed         // nil: nothing follows it
 	trapped  int               // the call whose SIGSYS it is stopped at; 0: none
+	held     *held             // nil: nothing
+	ignored  target.IgnoredSignals
 	repeat   repeat            // of a trapped call
 }
 
@@ -150,10 +154,15 @@ func (t *thread) run() {
 		default:
 			err = t.handle(tid, status)
 		}
-		if err != nil && !t.closing {
-			t.engine.cfg.Log.Error("a command is killed: it cannot be traced any more", "error", err)
-			t.kill()
-		}
+		t.failed(err)
+	}
+}
+
+// failed kills the command after an error that ends its tracing.
+func (t *thread) failed(err error) {
+	if err != nil && !t.closing {
+		t.engine.cfg.Log.Error("a command is killed: it cannot be traced any more", "error", err)
+		t.kill()
 	}
 }
 
@@ -175,6 +184,7 @@ func (t *thread) strike(tid int) {
 // carryOut carries out all answers. When it returns, the bell rings for the next one.
 func (t *thread) carryOut() {
 	for {
+		t.release()
 		t.mu.Lock()
 		replies := t.replies
 		t.replies = nil
@@ -279,6 +289,7 @@ func (t *thread) setExec(k *task, x engine.Execution) {
 	k.exec = x
 	if x == nil {
 		delete(t.execs, k.tid)
+		t.execOver = true
 	} else {
 		t.execs[k.tid] = k
 	}
@@ -301,6 +312,7 @@ func (t *thread) forget(k *task) {
 		delete(t.tasks, k.tid)
 	}
 	t.engine.drop(k.call)
+	k.discardHeld()
 	if k.exec != nil {
 		t.failedExec(k)
 	}

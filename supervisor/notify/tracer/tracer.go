@@ -176,7 +176,8 @@ func (e *Engine) take(id uint64) *stopped {
 }
 
 // Valid reports whether the thread still waits for the answer to the call. The number of a
-// thread means no other one before its end was waited for, and that forgets its call.
+// thread means no other one before its end was waited for, or the exec that took the number of
+// a first thread. Both forget its call.
 func (e *Engine) Valid(id uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
