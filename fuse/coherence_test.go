@@ -416,7 +416,7 @@ func TestAChangeIsToldWhateverElseIsTold(t *testing.T) {
 	}
 	tries = 0
 	m := &mount{tree: tr, nodes: &nodeFiles{tree: tr, files: &files{backing: tree.Backing{FD: fd, Dir: true}}}}
-	if d := m.differs(root, tellMore); !d.Tell || !d.Directory || tries != compareTries {
+	if d := m.differs(root, tellMore, false); !d.Tell || !d.Directory || tries != compareTries {
 		t.Errorf("a notice of the host: %+v after %d tries", d, tries)
 	}
 }

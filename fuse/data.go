@@ -149,13 +149,14 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 		return gofuse.Status(errno(err))
 	}
 	h.cached = h.before.Size >= tree.DirectMin && !writes(in.Flags) && o.repos.on() && o.repos.guardsNode(o.tree.Paths(n))
-	first := o.handles.begin(h, &h.before, out)
-	if !o.tree.Same(n, &st) { // the node took another file before it had this handle
+	stored := o.handles.begin(h, &h.before, out)
+	same := o.tree.Same(n, &st) // else the node took another file before it had this handle
+	if stored {
+		o.unstore(n.ID(), fd, &st, same)
+	}
+	if !same {
 		o.handles.put(o.handles.drop(out.Fh))
 		return gofuse.Status(syscall.ESTALE)
-	}
-	if first && st.Size <= storedMost && st.Size > 0 && !older.cold {
-		o.store(n.ID(), fd, &st)
 	}
 	return gofuse.OK
 }
@@ -167,22 +168,41 @@ const storedMost = 32 << 10
 var stores = sync.Pool{New: func() any { return new([device.StoreRoom + storedMost]byte) }}
 
 // store gives the kernel the content of a file that is being opened for the first time, so
-// that it asks for none. Nothing reads the file then: the kernel holds no page that it
-// waits for. What is not in memory is read when it is asked for.
-func (o *data) store(id uint64, fd int, st *unix.Stat_t) {
+// that it asks for none, and reports whether it did. What is not in memory is read when it is
+// asked for. The caller holds mu: no other handle of the file begins meanwhile, so that nothing
+// in the cache is newer, and no page waits for this server.
+func (f *openFiles) store(h *handle, st *unix.Stat_t) bool {
+	if st.Size > storedMost || st.Size == 0 || older.cold || tree.Settles(st) {
+		return false // a write sets the times before it copies
+	}
 	buf := stores.Get().(*[device.StoreRoom + storedMost]byte)
 	defer stores.Put(buf)
 	content := buf[device.StoreRoom:][:st.Size]
 	read := device.ReadCached
-	if o.files.backing.FS == unix.TMPFS_MAGIC {
+	if f.tmpfs {
 		read = unix.Pread // all is in memory, and the flag of ReadCached is refused
 	}
-	var now unix.Stat_t
-	if n, err := read(fd, content, 0); err != nil || n < len(content) || unix.Fstat(fd, &now) != nil ||
-		now.Size != st.Size || now.Mtim != st.Mtim || now.Ctim != st.Ctim {
-		return // it changes now: a read compares it with what the kernel was told
+	if n, err := read(h.fd, content, 0); err != nil || n < len(content) || !unchanged(h.fd, st) {
+		return false // a read compares it with what the kernel was told
 	}
-	o.kernel.NotifyStore(id, 0, buf[:device.StoreRoom+len(content)])
+	f.kernel.NotifyStore(h.node.ID(), 0, buf[:device.StoreRoom+len(content)])
+	return true
+}
+
+// unstore drops what was stored of a file if it has changed meanwhile: the size that a store
+// gives the kernel may be the former one. same is false if the node has another file.
+func (o *data) unstore(id uint64, fd int, st *unix.Stat_t, same bool) {
+	if same && unchanged(fd, st) {
+		return
+	}
+	o.kernel.NotifyAttributes(id)
+	o.kernel.InodeLater(id, func() {})
+}
+
+// unchanged reports whether a file is as its attributes say.
+func unchanged(fd int, st *unix.Stat_t) bool {
+	var now unix.Stat_t
+	return unix.Fstat(fd, &now) == nil && now.Size == st.Size && now.Mtim == st.Mtim && now.Ctim == st.Ctim
 }
 
 // prepare truncates the file if requested. It saves the previous content.

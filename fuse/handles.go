@@ -18,6 +18,7 @@ type openFiles struct {
 	tree   *tree.Tree
 	kernel *kernel
 	stages *stages
+	tmpfs  bool // the backing is one
 
 	mu          sync.Mutex
 	handles     handles
@@ -193,10 +194,10 @@ func (f *openFiles) dropLocked(h *handle) {
 }
 
 // begin registers h and selects its I/O mode. I/O bypasses the server if the kernel
-// supports that and nothing forbids it. Otherwise it uses the page cache. first reports whether
-// the kernel caches the file's pages from now on, and has none yet. The handle may end at any
-// time after begin.
-func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) (first bool) {
+// supports that and nothing forbids it. Otherwise it uses the page cache. If the kernel caches the
+// file's pages from now on, and has none yet, those of a small file are stored. The handle may
+// end at any time after begin.
+func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) (stored bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out.Fh = f.addLocked(h)
@@ -219,13 +220,26 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) (firs
 		return false
 	}
 	useCache(h, out)
-	first = f.tree.Paged(h.node) && io.Cached == 1 && out.OpenFlags&gofuse.FOPEN_KEEP_CACHE != 0 && !writes && !h.changed && f.kernel.caches
+	first := f.tree.Paged(h.node) && io.Cached == 1 && out.OpenFlags&gofuse.FOPEN_KEEP_CACHE != 0 && !writes && !h.changed && f.kernel.caches
 	if h.changed && f.mapsDirect && h.flags&(unix.O_ACCMODE|fmodeExec) == unix.O_RDONLY {
 		// A notice on its way makes the kernel ignore the size that it asks for at a read.
 		// Reads past the page cache do not depend on the size.
 		out.OpenFlags |= gofuse.FOPEN_DIRECT_IO
 	}
-	return first
+	return first && f.store(h, st)
+}
+
+// passes reports whether an open handle of a node has the kernel read and write the backing
+// itself. It then caches no page of the node.
+func (f *openFiles) passes(n *tree.Node) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for h := range f.handles.all {
+		if h.node == n {
+			return h.io.Direct > 0
+		}
+	}
+	return false
 }
 
 // mapped reports whether a mapping may still write the file of h, which is open for

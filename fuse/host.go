@@ -23,16 +23,16 @@ import (
 
 // hostChanged compares an entry of a directory with what the kernel was last told and
 // makes the kernel drop what is outdated. dir is the directory's node number. name is
-// empty if the directory itself changed. The kernel may take the notices about names
-// later.
-func (m *mount) hostChanged(dir uint64, name string) {
+// empty if the directory itself changed. written says that a write to the entry has ended.
+// The kernel may take the notices about names later.
+func (m *mount) hostChanged(dir uint64, name string, written bool) {
 	m.tree.Moves.RLock()
 	defer m.tree.Moves.RUnlock()
 	parent := m.tree.Node(dir)
 	if parent == nil {
 		return
 	}
-	m.compare(parent, dir)
+	m.compare(parent, dir, false)
 	if name == "" {
 		return
 	}
@@ -47,7 +47,7 @@ func (m *mount) hostChanged(dir uint64, name string) {
 		}
 		return
 	}
-	m.compare(child, id)
+	m.compare(child, id, written)
 	at := tree.NamedPath{Link: tree.Link{Parent: parent, Name: name}, Path: tree.Join(paths[0], name)}
 	if m.tree.Child(parent, name) == child {
 		var st unix.Stat_t
@@ -64,10 +64,11 @@ const compareTries = 10
 // compare makes the kernel drop the attributes, pages or listing of the node with a
 // number if they differ from the backing. A name that does not lead to the node is lost.
 // It waits for nothing: the kernel drops the pages of a file later, because it waits for
-// those that are being read. Without attributes, the kernel asks for them before a read.
-func (m *mount) compare(n *tree.Node, id uint64) {
+// those that are being read. Without attributes, the kernel asks for them before a read. After
+// a write of the host has ended, pages are dropped whatever the attributes are.
+func (m *mount) compare(n *tree.Node, id uint64, written bool) {
 	m.kernel.drops.begin(id)
-	switch d := m.differs(n, m.tree.Host.Now); {
+	switch d := m.differs(n, m.tree.Host.Now, written && !m.handles.passes(n)); {
 	case d.Tell && d.Directory:
 		m.kernel.NotifyInode(id)
 		m.tree.Host.Noticed(id)
@@ -88,7 +89,7 @@ func (m *mount) compare(n *tree.Node, id uint64) {
 }
 
 // differs compares a node with the backing for compare. now is [tree.Host.Now].
-func (m *mount) differs(n *tree.Node, now func() tree.Moment) tree.Difference {
+func (m *mount) differs(n *tree.Node, now func() tree.Moment, written bool) tree.Difference {
 	for try := range compareTries {
 		at := now()
 		if try == compareTries-1 {
@@ -98,7 +99,7 @@ func (m *mount) differs(n *tree.Node, now func() tree.Moment) tree.Difference {
 		if m.nodes.stat(n, &st) != nil {
 			break
 		}
-		if d := m.tree.Host.Drop(n, &st, at); !d.Outdated {
+		if d := m.tree.Host.Drop(n, &st, at, written); !d.Outdated {
 			return d
 		}
 	}
@@ -108,7 +109,7 @@ func (m *mount) differs(n *tree.Node, now func() tree.Moment) tree.Difference {
 func (m *mount) compareLater(n *tree.Node, id uint64) {
 	m.tree.Moves.RLock()
 	defer m.tree.Moves.RUnlock()
-	m.compare(n, id)
+	m.compare(n, id, false)
 }
 
 // answerTime is longer than the kernel takes to apply what it is told with an answer.
@@ -126,14 +127,19 @@ func (o *data) changed(h *handle, st *unix.Stat_t, at tree.Moment) (bool, error)
 	if !sure {
 		differs, err = o.compare(h, st, true, o.tree.Host.Now, o.kernel.NotifyAttributes)
 	}
-	if done := o.kernel.drops.under(h.node.ID()); done != nil {
-		o.kernel.StepAside() // the kernel may first wait for an answer of this server
+	o.kernel.awaitDrop(h.node.ID())
+	return differs, err
+}
+
+// awaitDrop waits until the kernel has dropped the pages of a node that it is being told to drop.
+func (k *kernel) awaitDrop(id uint64) {
+	if done := k.drops.under(id); done != nil {
+		k.StepAside() // the kernel may first wait for an answer of this server
 		select {
 		case <-done:
 		case <-time.After(answerTime):
 		}
 	}
-	return differs, err
 }
 
 // compareRead compares a file that is being opened with what the kernel was told. Its
@@ -276,16 +282,19 @@ func (m *mount) observed(h *gofuse.InHeader) {
 		m.tree.Moves.RUnlock()
 	}
 	m.shared.follower.Settle(m.follow, h.NodeId, m.kernel.StepAside)
+	if h.Opcode == device.OpOpen {
+		m.kernel.awaitDrop(h.NodeId)
+	}
 }
 
 // hostWrote is [mount.hostChanged] for a change of a file that leaves its names as they
 // are.
-func (m *mount) hostWrote(dir uint64, name string) {
+func (m *mount) hostWrote(dir uint64, name string, written bool) {
 	m.tree.Moves.RLock()
 	defer m.tree.Moves.RUnlock()
 	if parent := m.tree.Node(dir); parent != nil {
 		if child, id := m.tree.Host.Child(parent, name); child != nil {
-			m.compare(child, id)
+			m.compare(child, id, written)
 		}
 	}
 }
@@ -300,10 +309,11 @@ func (m *mount) hostEdit(dir uint64, e watch.Event) {
 	if parent := m.tree.Node(dir); parent != nil && e.Name != "" {
 		_, known = m.tree.Host.Child(parent, e.Name)
 	}
+	written := e.Op&watch.Modified != 0
 	if e.Name != "" && e.Op&^(watch.Modified|watch.Attributes) == 0 {
-		m.hostWrote(dir, e.Name)
+		m.hostWrote(dir, e.Name, written)
 	} else {
-		m.hostChanged(dir, e.Name)
+		m.hostChanged(dir, e.Name, written)
 	}
 	if told {
 		m.replays.note(dir, known, e)

@@ -178,6 +178,7 @@ func (m *mount) attach(dev *os.File) error {
 		return fmt.Errorf("backing of %s: %w", m.files.path, err)
 	}
 	m.files.backing.FS = fs.Type
+	m.handles.tmpfs = fs.Type == unix.TMPFS_MAGIC
 	m.tree.CoarseTimes = older.coarseTimes || !fineTimes(fs.Type)
 	m.noOpenDir = m.files.backing.Dir && stableOffsets(fs.Type) && m.access.listsSilently()
 	opts := &gofuse.MountOptions{

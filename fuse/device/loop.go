@@ -282,6 +282,7 @@ func cached(opcode uint32) bool {
 
 // Opcodes of the kernel. See fuse_opcode in uapi/linux/fuse.h.
 const (
+	OpOpen     = 14
 	OpRead     = 15
 	opGetXAttr = 22 // a quick answer has nothing of the backing
 	opSetLkw   = 33
@@ -294,7 +295,7 @@ const (
 func observes(opcode uint32) bool {
 	const (
 		names      = 1<<1 | 1<<6 | 1<<8 | 1<<9 | 1<<10 | 1<<11 | 1<<12 | 1<<13 | 1<<35 | 1<<45 // LOOKUP, and what makes, moves and removes
-		content    = 1<<14 | 1<<OpRead | 1<<47                                                 // OPEN, READ, COPY_FILE_RANGE
+		content    = 1<<OpOpen | 1<<OpRead | 1<<47                                             // OPEN, READ, COPY_FILE_RANGE
 		attributes = 1<<3 | 1<<4 | 1<<21 | 1<<22 | 1<<23 | 1<<24 | 1<<52                       // those of stat, and extended ones
 		listings   = 1<<27 | 1<<28 | 1<<44                                                     // OPENDIR, READDIR, READDIRPLUS
 		locks      = 1<<31 | 1<<32 | 1<<opSetLkw

@@ -38,6 +38,13 @@ func (h Host) young(st *unix.Stat_t) bool {
 	return age > -youngFor && age < youngFor
 }
 
+// Settles reports whether a file changed so recently that a write may not have copied all of
+// its data: the kernel sets the times before.
+func Settles(st *unix.Stat_t) bool {
+	age := time.Since(time.Unix(st.Ctim.Unix()))
+	return age > -Settling && age < Settling
+}
+
 // fingerprint returns a number that differs, in practice always, if one of the
 // attributes differs that the kernel caches. The access time is not one of them.
 func fingerprint(st *unix.Stat_t) uint64 {
@@ -111,7 +118,7 @@ func (h Host) Tell(parent, n *Node, st *unix.Stat_t, at Moment, thread uint32) A
 	}
 	a.Changed = a.Changed && !alone
 	record(t, n, now, st)
-	if young {
+	if young || a.Changed && n.flags&hasPages != 0 { // the kernel keeps pages if size and time are as before
 		n.flags |= isYoung
 	}
 	if a.Changed {
@@ -185,8 +192,10 @@ func (h Host) Noticed(id uint64) {
 // Drop is [Host.Differs] for a caller that makes the kernel drop a node's attributes and
 // pages, and that answers no request. It says so once until the kernel asks again.
 // Differs without Tell means that the pages alone may be outdated, and that the
-// attributes are too young to know it: the caller compares again after [Settling].
-func (h Host) Drop(n *Node, st *unix.Stat_t, at Moment) Difference {
+// attributes are too young to know it: the caller compares again after [Settling]. written
+// says that a write has ended: pages that were read meanwhile may have the times of that write,
+// and not its data.
+func (h Host) Drop(n *Node, st *unix.Stat_t, at Moment, written bool) Difference {
 	now, young := fingerprint(st), h.young(st)
 	t := h.t
 	t.mu.Lock()
@@ -198,7 +207,7 @@ func (h Host) Drop(n *Node, st *unix.Stat_t, at Moment) Difference {
 		return Difference{Outdated: true}
 	case n.told == now && young:
 		return Difference{Differs: true}
-	case n.told == now && n.flags&isYoung == 0:
+	case n.told == now && n.flags&isYoung == 0 && !(written && n.flags&hasPages != 0):
 		return Difference{}
 	}
 	n.flags &^= isYoung

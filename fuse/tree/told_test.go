@@ -32,7 +32,7 @@ func TestOlderAttributesReplaceNoNewerOnes(t *testing.T) {
 			return d.Outdated, d.Tell
 		},
 		"a comparison after an event": func(h Host, n *Node, at Moment) (bool, bool) {
-			d := h.Drop(n, before, at)
+			d := h.Drop(n, before, at, false)
 			return d.Outdated, d.Tell
 		},
 	} {
@@ -51,7 +51,7 @@ func TestOlderAttributesReplaceNoNewerOnes(t *testing.T) {
 			if d := tr.Host.Differs(n, after, tr.Host.Now(), true); d != (Difference{}) {
 				t.Errorf("the next open: %+v", d)
 			}
-			if d := tr.Host.Drop(n, after, tr.Host.Now()); d != (Difference{}) {
+			if d := tr.Host.Drop(n, after, tr.Host.Now(), false); d != (Difference{}) {
 				t.Errorf("the next event: %+v", d)
 			}
 		})
@@ -121,11 +121,11 @@ func TestPagesOfAYoungFileAreDroppedWithoutANotice(t *testing.T) {
 				t.Errorf("an open of a young file: %+v", d)
 			}
 		}
-		if d := h.Drop(n, young, h.Now()); d != (Difference{Differs: true}) {
+		if d := h.Drop(n, young, h.Now(), false); d != (Difference{Differs: true}) {
 			t.Errorf("an event of a young file: %+v", d)
 		}
 		<-time.After(Settling)
-		if d := h.Drop(n, young, h.Now()); !d.Tell {
+		if d := h.Drop(n, young, h.Now(), false); !d.Tell {
 			t.Errorf("an event of a file that was young: %+v", d)
 		}
 		h.Noticed(n.ID())
@@ -235,7 +235,7 @@ func TestTheKernelDropsPagesThatItMayHave(t *testing.T) {
 		}
 		size := int64(2 * i)
 		tr.Host.Tell(nil, n, at(size), Latest, 0)
-		if d := tr.Host.Drop(n, at(size+1), tr.Host.Now()); !d.Tell || d.Pages != pages {
+		if d := tr.Host.Drop(n, at(size+1), tr.Host.Now(), false); !d.Tell || d.Pages != pages {
 			t.Errorf("pages %v: %+v", pages, d)
 		}
 	}

@@ -53,7 +53,8 @@ func TestProcessesBehaveAsTheyDoWithoutSupervision(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
 		{"stops", ""}, {"infos", ""}, {"clones", ""}, {"dethread", ""}, {"vforks", ""}, {"zombies", ""}, {"orphans", ""}, {"groups", ""},
 		{"seen-ends", ""}, {"threads-end", ""},
-		{"orphaned-group", ""}, {"child-signals", ""}, {"restarts", ""}, {"ignored", ""}, {"busy-leader", ""}, {"queued", ""}, {"ends", ""}, {"storms", ""}, {"jobs", ""},
+		{"ignored", ""}, {"busy-leader", ""},
+		{"orphaned-group", ""}, {"child-signals", ""}, {"restarts", ""}, {"queued", ""}, {"ends", ""}, {"storms", ""}, {"jobs", ""},
 		{"hangup", ""}, {"rule", ruled}, {"own-trace", decided},
 	} {
 		t.Run(c.name, func(t *testing.T) {

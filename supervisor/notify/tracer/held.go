@@ -1,6 +1,10 @@
 package tracer
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"agentsh/supervisor/notify/engine"
+)
 
 // A thread that executes gets the number of the first thread of its process, which the kernel
 // has killed. A request for the first thread may then reach the other one at its exec stop, and
@@ -15,9 +19,28 @@ type held struct {
 	status unix.WaitStatus
 }
 
-// mayLoseNumber reports whether an exec under way may give the number of a thread to another one.
-func (t *thread) mayLoseNumber(k *task) bool {
-	for _, by := range t.execs {
+// execs are the calls of execve that continue, and are not yet at their exec stop.
+type execs struct {
+	tasks   map[int]*task // by their threads
+	over    bool          // one ended since the last look at what is held
+	holding []*task       // with what is held
+}
+
+// set notes an execve that continues; nil: it is over.
+func (e *execs) set(k *task, x engine.Execution) {
+	k.exec = x
+	switch {
+	case x != nil:
+		e.tasks[k.tid] = k
+	case e.tasks[k.tid] == k:
+		delete(e.tasks, k.tid)
+		e.over = true
+	}
+}
+
+// takeNumberOf reports whether an exec under way may give the number of a thread to another one.
+func (e *execs) takeNumberOf(k *task) bool {
+	for _, by := range e.tasks {
 		if by != k && by.exec.Process() == k.tid {
 			return true
 		}
@@ -25,19 +48,18 @@ func (t *thread) mayLoseNumber(k *task) bool {
 	return false
 }
 
-func (t *thread) hold(k *task, h held) {
+func (e *execs) hold(k *task, h held) {
 	k.held = &h
-	t.holding = append(t.holding, k)
+	e.holding = append(e.holding, k)
 }
 
 // release goes on with what is held if an exec is over.
 func (t *thread) release() {
-	if !t.execOver {
+	if !t.execs.over {
 		return
 	}
-	t.execOver = false
-	holding := t.holding
-	t.holding = nil
+	holding := t.execs.holding
+	t.execs.over, t.execs.holding = false, nil
 	for _, k := range holding {
 		h := k.held
 		if k.held = nil; h == nil {

@@ -12,8 +12,8 @@ import (
 func (t *thread) stopped(k *task, status unix.WaitStatus) error {
 	const syscallStop = unix.SIGTRAP | 0x80
 	event, signal := engine.Event(status), status.StopSignal()
-	if event != unix.PTRACE_EVENT_EXEC && t.mayLoseNumber(k) {
-		t.hold(k, held{status: status})
+	if event != unix.PTRACE_EVENT_EXEC && t.execs.takeNumberOf(k) {
+		t.execs.hold(k, held{status: status})
 		return nil
 	}
 	if t.engine.cfg.Cookie != 0 {
@@ -115,7 +115,7 @@ func (t *thread) send(c engine.Call) {
 // failedExec ends an execve that did not execute a program.
 func (t *thread) failedExec(k *task) {
 	k.exec.Done()
-	t.setExec(k, nil)
+	t.execs.set(k, nil)
 }
 
 // syscallStop handles the exit of an execve that failed.
@@ -144,7 +144,7 @@ func (t *thread) executed(k *task) error {
 		}
 	}
 	x := by.exec
-	t.setExec(by, nil)
+	t.execs.set(by, nil)
 	if by != k {
 		t.forget(by)
 	}
@@ -191,8 +191,8 @@ func (t *thread) apply(r *reply) {
 		r.discard()
 		return
 	}
-	if !k.isExec && t.mayLoseNumber(k) {
-		t.hold(k, held{reply: r})
+	if !k.isExec && t.execs.takeNumberOf(k) {
+		t.execs.hold(k, held{reply: r})
 		return
 	}
 	k.call = 0
@@ -204,7 +204,7 @@ func (t *thread) apply(r *reply) {
 	case k.trapped != 0:
 		err = t.answerTrapped(k, r)
 	case r.answer.Kind == engine.Continue:
-		t.setExec(k, r.execution)
+		t.execs.set(k, r.execution)
 		err = t.resume(k, 0)
 	default:
 		result := r.answer.Value

@@ -16,16 +16,14 @@ type thread struct {
 	engine   *Engine
 	bell     bell
 	tasks    map[int]*task
-	execs    map[int]*task // those with an exec
-	follows  int           // tasks with a follower
+	execs    execs
+	follows  int // tasks with a follower
 	closing  bool
 	unkilled error   // a tracee that must not go on could not be killed
 	left     []*task // detached by their follower, which has not returned
 	recent   recent
 	polls    []uint64 // calls that wait until no event is left; see wait.go
 	before   int      // events until they go on at the latest
-	holding  []*task  // with what is held; see held.go
-	execOver bool     // since what is held was looked at
 
 	mu      sync.Mutex
 	replies []reply
@@ -44,7 +42,7 @@ type task struct {
 	trapped  int               // the call whose SIGSYS it is stopped at; 0: none
 	held     *held             // nil: nothing
 	ignored  target.IgnoredSignals
-	repeat   repeat            // of a trapped call
+	repeat   repeat // of a trapped call
 }
 
 // followed counts the threads that a follower has.
@@ -284,22 +282,11 @@ func (t *thread) unfollow(k *task) {
 	}
 }
 
-// setExec notes an execve that continues; nil: it is over.
-func (t *thread) setExec(k *task, x engine.Execution) {
-	k.exec = x
-	if x == nil {
-		delete(t.execs, k.tid)
-		t.execOver = true
-	} else {
-		t.execs[k.tid] = k
-	}
-}
-
 // forgetExecs removes the threads of a process that has ended which had become its first
 // one by an exec, and were killed before its stop. The kernel reports their end under the
 // number of the process. The end of their own number says nothing: it comes before the stop.
 func (t *thread) forgetExecs(pid int) {
-	for tid, k := range t.execs {
+	for tid, k := range t.execs.tasks {
 		if tid != pid && k.exec.Process() == pid {
 			t.forget(k)
 		}

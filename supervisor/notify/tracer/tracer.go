@@ -99,7 +99,7 @@ func (e *Engine) AnswerDirectly(f func(*engine.Call) bool) { e.direct = f }
 // Begin traces the first process of a command, which waits. Its filter must be loaded
 // already: a process that is not traced gets ENOSYS from the calls that the filter names.
 func (e *Engine) Begin(pid int) error {
-	t := &thread{engine: e, tasks: map[int]*task{}, execs: map[int]*task{}}
+	t := &thread{engine: e, tasks: map[int]*task{}, execs: execs{tasks: map[int]*task{}}}
 	begun := make(chan error, 1)
 	e.mu.Lock()
 	switch {

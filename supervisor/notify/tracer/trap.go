@@ -101,7 +101,7 @@ func (t *thread) answerTrapped(k *task, r *reply) error {
 	k.trapped = 0
 	if r.answer.Kind == engine.Continue {
 		k.repeat = repeat{phase: repeatSet, number: number, last: k.regs.LastArg()}
-		t.setExec(k, r.execution)
+		t.execs.set(k, r.execution)
 		if err := k.regs.Repeat(k.tid, number, t.engine.cfg.Cookie); err != nil {
 			return err
 		}
