@@ -65,7 +65,8 @@ const compareTries = 10
 // number if they differ from the backing. A name that does not lead to the node is lost.
 // It waits for nothing: the kernel drops the pages of a file later, because it waits for
 // those that are being read. Without attributes, the kernel asks for them before a read. After
-// a write of the host has ended, pages are dropped whatever the attributes are.
+// a write of the host has ended, pages are dropped whatever the attributes are: at the next
+// open, or later.
 func (m *mount) compare(n *tree.Node, id uint64, written bool) {
 	m.kernel.drops.begin(id)
 	switch d := m.differs(n, m.tree.Host.Now, written && !m.handles.passes(n)); {
@@ -282,9 +283,13 @@ func (m *mount) observed(h *gofuse.InHeader) {
 		m.tree.Moves.RUnlock()
 	}
 	m.shared.follower.Settle(m.follow, h.NodeId, m.kernel.StepAside)
-	if h.Opcode == device.OpOpen {
-		m.kernel.awaitDrop(h.NodeId)
+	if h.Opcode != device.OpOpen {
+		return
 	}
+	if n := m.tree.Host.Doubted(h.NodeId); n != nil { // a write of the host ended after the open looked at the file
+		m.compareLater(n, h.NodeId)
+	}
+	m.kernel.awaitDrop(h.NodeId)
 }
 
 // hostWrote is [mount.hostChanged] for a change of a file that leaves its names as they

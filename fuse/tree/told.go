@@ -1,10 +1,6 @@
 package tree
 
-import (
-	"time"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // The tree holds, for each node, a fingerprint of the attributes that the kernel was
 // last told. So the server detects a file that the host changed behind the mount. The
@@ -20,30 +16,6 @@ const (
 	toldNothing = 0
 	toldUnknown = 1 // the node has got another file
 )
-
-// youngFor is longer than the granularity of file times. Kernels before 6.13 set them
-// by the timer tick.
-const youngFor = 20 * time.Millisecond
-
-// Settling is the time after which the last change of a file can be told from the next.
-const Settling = 2 * youngFor
-
-// young reports whether a file changed so recently that its next change may have the
-// same time.
-func (h Host) young(st *unix.Stat_t) bool {
-	if !h.t.CoarseTimes {
-		return false
-	}
-	age := time.Since(time.Unix(st.Ctim.Unix()))
-	return age > -youngFor && age < youngFor
-}
-
-// Settles reports whether a file changed so recently that a write may not have copied all of
-// its data: the kernel sets the times before.
-func Settles(st *unix.Stat_t) bool {
-	age := time.Since(time.Unix(st.Ctim.Unix()))
-	return age > -Settling && age < Settling
-}
 
 // fingerprint returns a number that differs, in practice always, if one of the
 // attributes differs that the kernel caches. The access time is not one of them.
@@ -207,7 +179,10 @@ func (h Host) Drop(n *Node, st *unix.Stat_t, at Moment, written bool) Difference
 		return Difference{Outdated: true}
 	case n.told == now && young:
 		return Difference{Differs: true}
-	case n.told == now && n.flags&isYoung == 0 && !(written && n.flags&hasPages != 0):
+	case n.told == now && written && n.flags&hasPages != 0:
+		n.flags |= isYoung // a notice now would reach a read that is on its way
+		return Difference{Differs: true}
+	case n.told == now && n.flags&isYoung == 0:
 		return Difference{}
 	}
 	n.flags &^= isYoung
