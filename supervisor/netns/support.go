@@ -3,7 +3,6 @@ package netns
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -39,34 +38,30 @@ func Lookups() (string, error) {
 // finds looks up a socket of this process with a protocol. Without an address of loopback
 // nothing can be tried, and the kernel is believed.
 func (s *Sockets) finds(protocol byte) error {
-	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	var at net.Addr
+	kind := unix.SOCK_STREAM
 	if protocol == unix.IPPROTO_UDP {
-		c, err := net.ListenPacket("udp4", "127.0.0.1:0")
-		if err != nil {
-			return nil //nolint:nilerr // see above
-		}
-		defer c.Close()
-		at = c.LocalAddr()
-	} else {
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			return nil //nolint:nilerr // see above
-		}
-		defer l.Close()
-		at = l.Addr()
+		kind = unix.SOCK_DGRAM
 	}
-	own, err := netip.ParseAddrPort(at.String())
+	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return nil //nolint:nilerr // see above
 	}
-	peer := netip.AddrPortFrom(loopback, 0)
+	defer func() { _ = unix.Close(fd) }() // nothing is written
+	if unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}) != nil || kind == unix.SOCK_STREAM && unix.Listen(fd, 1) != nil {
+		return nil
+	}
+	name, err := unix.Getsockname(fd)
+	at, ok := name.(*unix.SockaddrInet4)
+	if err != nil || !ok {
+		return fmt.Errorf("socket lookup: %w", err)
+	}
+	own, peer := netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)), netip.AddrPortFrom(netip.AddrFrom4(at.Addr), 0)
 	if protocol == unix.IPPROTO_UDP {
 		own, peer = peer, own // as for an incoming packet
 	}
 	_, err = s.inode(protocol, own, peer)
 	if errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("%s is not found: %w", at, err)
+		return fmt.Errorf("a socket that is there is not found: %w", err)
 	}
 	return err
 }
