@@ -109,9 +109,13 @@ func (r *setupResult) close() {
 
 // died is the error of a setup that ended at a step.
 func died(step string, errno unix.Errno) error {
-	if errno == unix.EPERM && strings.HasPrefix(step, "create file system overlay ") {
-		return fmt.Errorf("%s: %w: a user may make none before Linux 5.11: have root run 'mkdir -p %s', as the package of agentsh does, "+
-			"or go on with --degraded namespaces (in the configuration degraded: [namespaces])", step, errno, layout.Library)
+	why := map[unix.Errno]string{
+		unix.EPERM:  "a user may make none before Linux 5.11",
+		unix.EINVAL: "this kernel makes none of these directories, as gVisor",
+	}[errno]
+	if why != "" && strings.HasPrefix(step, "create file system overlay ") {
+		return fmt.Errorf("%s: %w: %s: have root run 'mkdir -p %s', as the package of agentsh does, "+
+			"or go on with --degraded namespaces (in the configuration degraded: [namespaces])", step, errno, why, layout.Library)
 	}
 	return fmt.Errorf("%s: %w", step, errno)
 }
