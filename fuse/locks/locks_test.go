@@ -5,6 +5,7 @@ import (
 	"math/rand"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -371,4 +372,37 @@ func TestAStormOfLocks(t *testing.T) {
 		r.table.Flush(shared.FD, o+1)
 	}
 	r.empty()
+}
+
+// A file that its owner may not open again has one open file description for all who got its
+// descriptor. Each sees the locks of the others all the same.
+func TestLocksOfAFileThatCannotBeOpenedAgainAreSeen(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can become somebody else")
+	}
+	r := newRoom(t)
+	f := r.open(unix.O_RDWR)
+	must(t, os.Chmod(r.path, 0))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // it ends with the goroutine
+		if err := unix.Setfsuid(60700); err != nil {
+			t.Error(err)
+			return
+		}
+		r.want("lock", r.set(f, 1, unix.F_WRLCK, 10, 19), 0)
+		for _, c := range []struct {
+			owner      uint64
+			start, end int64
+			want       int16
+		}{{2, 0, 30, unix.F_WRLCK}, {2, 0, 9, unix.F_UNLCK}, {1, 0, 30, unix.F_UNLCK}} {
+			found, err := r.table.Get(r.request(f, c.owner, unix.F_WRLCK, c.start, c.end))
+			r.want("look", err, 0)
+			if found.Type != c.want || c.want == unix.F_WRLCK && (found.PID != 1 || found.Start != 10 || found.End != 19) {
+				t.Errorf("%+v: %+v", c, found)
+			}
+		}
+	}()
+	<-done
 }

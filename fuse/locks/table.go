@@ -286,9 +286,13 @@ func (t *Table) Get(r Request) (Request, unix.Errno) {
 			fd = o.fd
 		} else if f.lent(r.Handle) { // its locks would not conflict
 			if fd, err = reopen(r.FD, r.Access); err != 0 {
-				return r, t.refuse("a locked file cannot be opened once more: " + err.Error())
+				if found, ok := f.borrowed(&r); ok {
+					return found, 0
+				}
+				fd = r.FD
+			} else {
+				defer func() { _ = unix.Close(fd) }() // it has no locks
 			}
-			defer func() { _ = unix.Close(fd) }() // it has no locks
 		}
 	}
 	found := r
@@ -300,6 +304,24 @@ func (t *Table) Get(r Request) (Request, unix.Errno) {
 		found.PID = f.holder(r.Owner, &found)
 	}
 	return found, 0
+}
+
+// borrowed returns a lock that conflicts with a request, of an owner that uses the open file
+// description of the same handle: the kernel sees no conflict between these.
+func (f *file) borrowed(r *Request) (found Request, ok bool) {
+	for _, o := range f.owners {
+		if o.source != r.Handle || o.id == r.Owner {
+			continue
+		}
+		for _, s := range o.held.within(r.Start, r.End) {
+			if s.typ == unix.F_WRLCK || r.Type == unix.F_WRLCK {
+				found = *r
+				found.Type, found.Start, found.End, found.PID = s.typ, s.start, s.end, s.pid
+				return found, true
+			}
+		}
+	}
+	return found, false
 }
 
 // holder returns the pid of the process that holds the found lock, or 0.
