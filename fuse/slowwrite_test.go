@@ -121,3 +121,37 @@ func TestAChangeThatKeepsSizeAndTimeIsSeen(t *testing.T) {
 		}
 	}
 }
+
+// The file keeps its pages in the kernel while it has no name that is known.
+func TestAChangeThatKeepsSizeAndTimeIsSeenAfterARename(t *testing.T) {
+	for _, size := range []int{1000, tree.DirectMin} {
+		for _, o := range []options{{}, {plain: true}} {
+			for _, looks := range []bool{false, true} {
+				t.Run(fmt.Sprintf("size %d, plain %v, looks %v", size, o.plain, looks), func(t *testing.T) {
+					s := start(t, o)
+					other := start(t, options{backing: s.backing})
+					s.seed(map[string]string{"f": string(bytes.Repeat([]byte("a"), size))})
+					<-time.After(2 * tree.Settling)
+					_, err := os.ReadFile(s.path("f"))
+					must(t, err)
+					must(t, os.Rename(other.path("f"), other.path("g")))
+					if looks {
+						_, err := os.Stat(s.path("g"))
+						must(t, err)
+					}
+					st, err := os.Stat(s.back("g"))
+					must(t, err)
+					f, err := os.OpenFile(s.back("g"), os.O_WRONLY, 0)
+					must(t, err)
+					_, err = f.WriteAt([]byte("b"), 0)
+					must(t, err)
+					must(t, f.Close())
+					must(t, os.Chtimes(s.back("g"), st.ModTime(), st.ModTime()))
+					if got, err := os.ReadFile(s.path("g")); err != nil || got[0] != 'b' {
+						t.Errorf("it begins with %q, %v", got[0], err)
+					}
+				})
+			}
+		}
+	}
+}

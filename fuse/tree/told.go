@@ -89,10 +89,10 @@ func (h Host) Tell(parent, n *Node, st *unix.Stat_t, at Moment, thread uint32) A
 		return a
 	}
 	a.Changed = a.Changed && !alone
-	record(t, n, now, st)
-	if young || a.Changed && n.flags&hasPages != 0 { // the kernel keeps pages if size and time are as before
+	if young || n.told != now && n.flags&hasPages != 0 { // the kernel keeps pages if size and time are as before
 		n.flags |= isYoung
 	}
+	record(t, n, now, st)
 	if a.Changed {
 		n.flags |= isUnsure
 	}
