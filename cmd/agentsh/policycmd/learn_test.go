@@ -63,6 +63,9 @@ func learnAndRepeat(t *testing.T, pack, script string) {
 	if err != nil || o.exit.Code != 0 || !strings.HasSuffix(string(o.output), "42\n") {
 		t.Fatalf("%s: %v: %+v\n%s", pack, err, o.exit, o.output)
 	}
+	if err := observed.session.Files().Drain(); err != nil { // the events of the last operations come after a command that succeeds
+		t.Fatal(err)
+	}
 	log := filepath.Join(observed.state, "audit.jsonl")
 	text, code := agentsh(t, t.TempDir(), "policy", "learn", "--workspace", policytest.Vars()["WORKSPACE"], log)
 	if code != 0 {
