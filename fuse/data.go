@@ -151,8 +151,8 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 	h.cached = h.before.Size >= tree.DirectMin && !writes(in.Flags) && o.repos.on() && o.repos.guardsNode(o.tree.Paths(n))
 	stored := o.handles.begin(h, &h.before, out)
 	same := o.tree.Same(n, &st) // else the node took another file before it had this handle
-	if stored {
-		o.unstore(n.ID(), fd, &st, same)
+	if stored && !(same && unchanged(fd, &st)) {
+		o.tree.Host.Doubt(n) // the size that a store gives the kernel may be the former one
 	}
 	if !same {
 		o.handles.put(o.handles.drop(out.Fh))
@@ -187,16 +187,6 @@ func (f *openFiles) store(h *handle, st *unix.Stat_t) bool {
 	}
 	f.kernel.NotifyStore(h.node.ID(), 0, buf[:device.StoreRoom+len(content)])
 	return true
-}
-
-// unstore drops what was stored of a file if it has changed meanwhile: the size that a store
-// gives the kernel may be the former one. same is false if the node has another file.
-func (o *data) unstore(id uint64, fd int, st *unix.Stat_t, same bool) {
-	if same && unchanged(fd, st) {
-		return
-	}
-	o.kernel.NotifyAttributes(id)
-	o.kernel.InodeLater(id, func() {})
 }
 
 // unchanged reports whether a file is as its attributes say.

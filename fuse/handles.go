@@ -234,12 +234,8 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) (stor
 func (f *openFiles) passes(n *tree.Node) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for h := range f.handles.all {
-		if h.node == n {
-			return h.io.Direct > 0
-		}
-	}
-	return false
+	io := f.tree.Host.OpenIO(n)
+	return io != nil && io.Direct > 0
 }
 
 // mapped reports whether a mapping may still write the file of h, which is open for

@@ -84,7 +84,7 @@ func (m *mount) compare(n *tree.Node, id uint64, written bool) {
 		})
 		return
 	case d.Differs:
-		time.AfterFunc(tree.Settling, func() { m.compareLater(n, id) })
+		time.AfterFunc(tree.Settling, func() { m.compareAgain(n, id) })
 	}
 	m.kernel.drops.end(id)
 }
@@ -107,7 +107,8 @@ func (m *mount) differs(n *tree.Node, now func() tree.Moment, written bool) tree
 	return tree.Difference{}
 }
 
-func (m *mount) compareLater(n *tree.Node, id uint64) {
+// compareAgain is [mount.compare] for a caller that holds no lock.
+func (m *mount) compareAgain(n *tree.Node, id uint64) {
 	m.tree.Moves.RLock()
 	defer m.tree.Moves.RUnlock()
 	m.compare(n, id, false)
@@ -286,8 +287,8 @@ func (m *mount) observed(h *gofuse.InHeader) {
 	if h.Opcode != device.OpOpen {
 		return
 	}
-	if n := m.tree.Host.Doubted(h.NodeId); n != nil { // a write of the host ended after the open looked at the file
-		m.compareLater(n, h.NodeId)
+	if n := m.tree.Host.Doubted(h.NodeId); n != nil { // since the open looked at the file
+		m.compareAgain(n, h.NodeId)
 	}
 	m.kernel.awaitDrop(h.NodeId)
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/fuse/tree"
+	"agentsh/internal/testenv"
 )
 
 // slowWrite begins a write(2) of data over a file that stops after the first page of data. The
@@ -23,10 +24,14 @@ func slowWrite(t *testing.T, file string, data []byte) (finish func()) {
 		version, missing    = 0xaa, 1
 	)
 	page := os.Getpagesize()
-	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
-	if errno != 0 {
-		t.Skipf("userfaultfd: %v", errno)
-	}
+	var fd uintptr
+	testenv.Need(t, testenv.That("userfaultfd", func() (err error) {
+		var errno unix.Errno
+		if fd, _, errno = unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0); errno != 0 {
+			err = errno
+		}
+		return err
+	}))
 	call := func(request uintptr, args *[5]uint64) {
 		t.Helper()
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(unsafe.Pointer(args))); errno != 0 {
@@ -90,6 +95,19 @@ func TestAnOpenAfterASlowWriteOfTheHostSeesIt(t *testing.T) {
 	}
 }
 
+// changeSecretly writes over the beginning of a file, and keeps its size and time of change.
+func changeSecretly(t *testing.T, file, text string) {
+	t.Helper()
+	st, err := os.Stat(file)
+	must(t, err)
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteAt([]byte(text), 0)
+	must(t, err)
+	must(t, f.Close())
+	must(t, os.Chtimes(file, st.ModTime(), st.ModTime()))
+}
+
 // A file whose size and time of change are as before is another one all the same.
 func TestAChangeThatKeepsSizeAndTimeIsSeen(t *testing.T) {
 	for _, o := range []options{{}, {plain: true}, {watched: -1}, {watched: -1, plain: true}} {
@@ -103,14 +121,7 @@ func TestAChangeThatKeepsSizeAndTimeIsSeen(t *testing.T) {
 				<-time.After(2 * tree.Settling)
 				_, err := os.ReadFile(s.path("d/f"))
 				must(t, err)
-				st, err := os.Stat(s.back("d/f"))
-				must(t, err)
-				f, err := os.OpenFile(s.back("d/f"), os.O_WRONLY, 0)
-				must(t, err)
-				_, err = f.WriteAt([]byte("new"), 0)
-				must(t, err)
-				must(t, f.Close())
-				must(t, os.Chtimes(s.back("d/f"), st.ModTime(), st.ModTime()))
+				changeSecretly(t, s.back("d/f"), "new")
 				<-time.After(1200 * time.Millisecond) // attributes are cached for a second where nothing is watched
 				_, err = os.Stat(s.path("d/f"))
 				must(t, err)
@@ -139,14 +150,7 @@ func TestAChangeThatKeepsSizeAndTimeIsSeenAfterARename(t *testing.T) {
 						_, err := os.Stat(s.path("g"))
 						must(t, err)
 					}
-					st, err := os.Stat(s.back("g"))
-					must(t, err)
-					f, err := os.OpenFile(s.back("g"), os.O_WRONLY, 0)
-					must(t, err)
-					_, err = f.WriteAt([]byte("b"), 0)
-					must(t, err)
-					must(t, f.Close())
-					must(t, os.Chtimes(s.back("g"), st.ModTime(), st.ModTime()))
+					changeSecretly(t, s.back("g"), "b")
 					if got, err := os.ReadFile(s.path("g")); err != nil || got[0] != 'b' {
 						t.Errorf("it begins with %q, %v", got[0], err)
 					}

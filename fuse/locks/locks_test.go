@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -377,9 +379,7 @@ func TestAStormOfLocks(t *testing.T) {
 // A file that its owner may not open again has one open file description for all who got its
 // descriptor. Each sees the locks of the others all the same.
 func TestLocksOfAFileThatCannotBeOpenedAgainAreSeen(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can become somebody else")
-	}
+	testenv.Need(t, testenv.Root) // to become somebody else
 	r := newRoom(t)
 	f := r.open(unix.O_RDWR)
 	must(t, os.Chmod(r.path, 0))

@@ -51,6 +51,7 @@ const (
 	isStale                          // [IO.Stale] of a file without handles
 	hasPages                         // see [Tree.Paged]
 	isYoung                          // its pages may be older than its attributes, see [Host.Differs]
+	isDoubted                        // the same, since the last open looked: see [Host.Doubt]
 )
 
 const manyLookups = 1<<32 - 1

@@ -132,7 +132,7 @@ func (h Host) Differs(n *Node, st *unix.Stat_t, at Moment, opens bool) Differenc
 	case young:
 		n.flags |= isYoung
 	case opens:
-		n.flags &^= isYoung
+		n.flags &^= isYoung | isDoubted
 	}
 	if n.told == now && n.flags&(isUnsure|isDropped) == 0 {
 		return d
@@ -180,12 +180,12 @@ func (h Host) Drop(n *Node, st *unix.Stat_t, at Moment, written bool) Difference
 	case n.told == now && young:
 		return Difference{Differs: true}
 	case n.told == now && written && n.flags&hasPages != 0:
-		n.flags |= isYoung // a notice now would reach a read that is on its way
+		n.flags |= isYoung | isDoubted // a notice now would reach a read that is on its way
 		return Difference{Differs: true}
 	case n.told == now && n.flags&isYoung == 0:
 		return Difference{}
 	}
-	n.flags &^= isYoung
+	n.flags &^= isYoung | isDoubted
 	if young {
 		n.flags |= isYoung
 	}

@@ -33,13 +33,30 @@ func Settles(st *unix.Stat_t) bool {
 	return age > -Settling && age < Settling
 }
 
-// Doubted returns a node if the kernel may have pages of it that are older than its
-// attributes, or nil.
+// Doubt records that the kernel may have pages of n that are older than its attributes.
+func (h Host) Doubt(n *Node) {
+	h.t.mu.Lock()
+	defer h.t.mu.Unlock()
+	n.flags |= isYoung | isDoubted
+}
+
+// Doubted returns the node with a number if its pages became doubtful after its last open
+// looked at the file, else nil.
 func (h Host) Doubted(id uint64) *Node {
 	h.t.mu.Lock()
 	defer h.t.mu.Unlock()
-	if n := h.t.get(id); n != nil && n.flags&(isYoung|hasPages) == isYoung|hasPages {
+	if n := h.t.get(id); n != nil && n.flags&isDoubted != 0 {
 		return n
 	}
 	return nil
+}
+
+// OpenIO is the I/O state of n while it has open handles, else nil.
+func (h Host) OpenIO(n *Node) *IO {
+	h.t.mu.Lock()
+	defer h.t.mu.Unlock()
+	if n.more == nil || n.more.handles == 0 {
+		return nil
+	}
+	return &n.more.io
 }

@@ -109,10 +109,13 @@ func (r *setupResult) close() {
 
 // died is the error of a setup that ended at a step.
 func died(step string, errno unix.Errno) error {
-	why := map[unix.Errno]string{
-		unix.EPERM:  "a user may make none before Linux 5.11",
-		unix.EINVAL: "this kernel makes none of these directories, as gVisor",
-	}[errno]
+	var why string
+	switch errno {
+	case unix.EPERM:
+		why = "a user may make none before Linux 5.11"
+	case unix.EINVAL: // gVisor
+		why = "this kernel makes none of these directories"
+	}
 	if why != "" && strings.HasPrefix(step, "create file system overlay ") {
 		return fmt.Errorf("%s: %w: %s: have root run 'mkdir -p %s', as the package of agentsh does, "+
 			"or go on with --degraded namespaces (in the configuration degraded: [namespaces])", step, errno, why, layout.Library)

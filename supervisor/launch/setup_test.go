@@ -14,6 +14,7 @@ func TestAKernelWithoutOverlaysForUsersIsToldWithAWayOn(t *testing.T) {
 		told  bool
 	}{
 		{"create file system overlay for /usr/lib", unix.EPERM, true},
+		{"create file system overlay for /usr/lib", unix.EINVAL, true},
 		{"create file system overlay for /usr/lib", unix.ENOMEM, false},
 		{"create file system tmpfs for /tmp", unix.EPERM, false},
 	} {

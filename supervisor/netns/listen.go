@@ -25,11 +25,14 @@ func (n *Network) Listen(i *launch.Init) error {
 		return errors.Join(n.open("127.0.0.1", &n.at4), n.openIPv6())
 	}
 	if f := i.Socket("diag"); f != nil {
-		if lookups() != nil {
-			return errors.Join(f.Close(), n.adopt(i, "4", "127.0.0.1", &n.at4), n.adopt(i, "6", "::1", &n.at6))
+		err := lookups()
+		if err == nil {
+			n.sockets, err = NewSockets(f)
+		} else {
+			n.log.Warn("no event and no rule knows which process made a connection", "error", err)
+			err = f.Close()
 		}
-		var err error
-		if n.sockets, err = NewSockets(f); err != nil {
+		if err != nil {
 			return err
 		}
 	}

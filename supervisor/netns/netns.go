@@ -82,6 +82,7 @@ type Network struct {
 	redirect bool     // nf_tables may be used
 	emulated bool     // the supervisor connects for the programs; set by Listen
 	sockets  *Sockets // nil: sockets cannot be looked up
+	log      *slog.Logger
 
 	listening []net.Listener // of the proxy and of redirected connections
 	dnsUDP    []net.PacketConn
@@ -111,7 +112,7 @@ func Open(cfg Config) (*Network, error) {
 			"network_rules in a network shared with the machine need Landlock's network rights (Linux 6.7): give the session a network of its own",
 		)
 	}
-	n := &Network{callers: newCallers(), shared: cfg.shared(), redirect: !cfg.Outside.NoRedirect}
+	n := &Network{callers: newCallers(), shared: cfg.shared(), redirect: !cfg.Outside.NoRedirect, log: cfg.Log}
 	var err error
 	n.proxy, err = egress.New(egress.Options{
 		Policy: cfg.Policy, Approve: cfg.Approve, Emit: cfg.Emit, Identify: n.identify, IdentifyPacket: n.identifyPacket,

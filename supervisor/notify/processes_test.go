@@ -53,7 +53,7 @@ func TestProcessesBehaveAsTheyDoWithoutSupervision(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
 		{"stops", ""}, {"infos", ""}, {"clones", ""}, {"dethread", ""}, {"vforks", ""}, {"zombies", ""}, {"orphans", ""}, {"groups", ""},
 		{"seen-ends", ""}, {"threads-end", ""},
-		{"ignored", ""}, {"busy-leader", ""},
+		{"ignored", ""}, {"ignored-stream", ""}, {"busy-leader", ""},
 		{"orphaned-group", ""}, {"child-signals", ""}, {"restarts", ""}, {"queued", ""}, {"ends", ""}, {"storms", ""}, {"jobs", ""},
 		{"hangup", ""}, {"rule", ruled}, {"own-trace", decided},
 	} {

@@ -250,6 +250,9 @@ func TestTestReportsInOtherFormats(t *testing.T) {
 		len(report.Tests) != 3 {
 		t.Errorf("code %d, %v, JSON is\n%s", code, err, out)
 	}
+	if short, shortCode := agentsh(t, dir, "policy", "test", "--json", "--mutate", "--coverage", "."); short != out || shortCode != code {
+		t.Errorf("--json: code %d\n%s", shortCode, short)
+	}
 }
 
 func TestEnvExplainReadsFilesInTheirOrder(t *testing.T) {

@@ -908,6 +908,24 @@ static void ignored(void)
 	semctl(semaphore, 0, IPC_RMID);
 }
 
+/* Ignored signals that come on and on do not prolong a wait without end. */
+static void ignored_stream(void)
+{
+	struct timeval limit = { .tv_usec = 300000 };
+	char c;
+	int pair[2];
+	need(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0, "prepare");
+	pid_t pid = child();
+	if (pid == 0)
+		for (;;) {
+			kill(getppid(), SIGWINCH);
+			usleep(50000);
+		}
+	need(recv(pair[0], &c, 1, 0) < 0, "receive");
+	need(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid, "end");
+	say("ended");
+}
+
 /* busy_leader has another thread execute in vain, and then a program, while the first one makes calls. */
 static void *executes(void *arg)
 {
@@ -935,7 +953,7 @@ static const struct {
 } cases[] = {
 	{ "stops", stops }, { "infos", infos }, { "clones", clones }, { "dethread", dethread }, { "vforks", vforks },
 	{ "zombies", zombies }, { "seen-ends", seen_ends }, { "threads-end", threads_end }, { "orphans", orphans }, { "groups", groups }, { "orphaned-group", orphaned_group },
-	{ "child-signals", child_signals }, { "restarts", restarts }, { "ignored", ignored }, { "busy-leader", busy_leader }, { "queued", queued }, { "ends", ends },
+	{ "child-signals", child_signals }, { "restarts", restarts }, { "ignored", ignored }, { "ignored-stream", ignored_stream }, { "busy-leader", busy_leader }, { "queued", queued }, { "ends", ends },
 	{ "storms", storms }, { "interrupts", interrupts }, { "rule", rule },
 	{ "own-trace", own_trace },
 };
