@@ -151,7 +151,7 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 	h.cached = h.before.Size >= tree.DirectMin && !writes(in.Flags) && o.repos.on() && o.repos.guardsNode(o.tree.Paths(n))
 	stored := o.handles.begin(h, &h.before, out)
 	same := o.tree.Same(n, &st) // else the node took another file before it had this handle
-	if stored && !(same && unchanged(fd, &st)) {
+	if stored && (!same || !unchanged(fd, &st)) {
 		o.tree.Host.Doubt(n) // the size that a store gives the kernel may be the former one
 	}
 	if !same {
