@@ -338,8 +338,9 @@ func (p *batchFixture) killAtRandom(controller, kills int, stop chan struct{}) {
 				pids = append(pids, l.PID, l.PID)
 			}
 		}
+		// A child that has not executed its program yet may become a guard or git.
 		for _, pid := range childrenOf(controller) {
-			if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); !bytes.HasPrefix(line, []byte("agentctl-guard")) {
+			if env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); bytes.Contains(env, []byte("="+p.path("place")+"\x00")) {
 				pids = append(pids, pid) // a carrier
 			}
 		}
