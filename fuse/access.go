@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -18,6 +19,7 @@ type access struct {
 	rules     *current
 	approvals *approvals
 	reporter  *reporter
+	silent    atomic.Pointer[silentPart] // of the rules that were last used
 }
 
 // Rules is the part of a policy that the server uses; [*policy.Policy] implements it.
@@ -65,11 +67,63 @@ func strictness(e policy.Effect) int {
 func (a *access) decide(q query) verdict { return a.decideBy(a.rules.now(), q) }
 
 func (a *access) decideBy(r *ruleset, q query) verdict {
+	if q.op&silentOps != 0 && a.silentIn(r).has(q.rel) {
+		return verdict{query: q, dec: policy.Decision{Effect: policy.Allow}}
+	}
 	dec, diag := r.policy.Evaluate(&policy.FileRequest{Path: a.files.inside(q.rel), Op: q.op})
 	if dec.Effect == policy.Deny && dec.Rule == nil && q.op == policy.OpStat && a.traversable(r, q.rel) {
 		dec = policy.Decision{Effect: policy.Allow}
 	}
 	return verdict{q, dec, diag}
+}
+
+// silentPart is the part of a mount in which the rules allow silentOps on everything, without an
+// event. There no rule is evaluated for each name.
+type silentPart struct {
+	rules  *ruleset
+	none   bool
+	except []string // not in it, with all that is below; paths relative to the mount
+}
+
+const (
+	silentOps = policy.OpRead | policy.OpList | policy.OpStat
+	maxExcept = 16 // beyond, to evaluate the rules is as fast
+)
+
+// silentIn finds the silent part of the mount.
+func (a *access) silentIn(r *ruleset) *silentPart {
+	if p := a.silent.Load(); p != nil && p.rules == r {
+		return p
+	}
+	v := r.policy.Tree(a.files.path, silentOps)
+	p := &silentPart{rules: r, none: v.Effect != policy.Allow || len(v.Except) > maxExcept}
+	for _, path := range v.Except {
+		rel := strings.TrimPrefix(strings.TrimPrefix(path, a.files.path), "/")
+		p.none = p.none || rel == ""
+		p.except = append(p.except, rel)
+	}
+	a.silent.Store(p)
+	return p
+}
+
+// has reports whether a path is in the silent part.
+func (p *silentPart) has(rel string) bool {
+	for _, e := range p.except {
+		if rel == e || strings.HasPrefix(rel, e) && rel[len(e)] == '/' {
+			return false
+		}
+	}
+	return !p.none
+}
+
+// hasEntries reports whether all entries of a directory are in the silent part.
+func (p *silentPart) hasEntries(rel string) bool {
+	for _, e := range p.except {
+		if rel == "" || strings.HasPrefix(e, rel) && len(e) > len(rel) && e[len(rel)] == '/' {
+			return false
+		}
+	}
+	return p.has(rel)
 }
 
 // traversable reports whether a path shows its attributes although no rule mentions

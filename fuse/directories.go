@@ -98,6 +98,7 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 		o.follow.Look(parent, fd)
 	}
 	l := listing{parent: parent, rel: rel, fd: fd, plus: plus, fresh: fresh, thread: in.Pid}
+	l.silent = o.access.silentIn(o.access.rules.now()).hasEntries(rel)
 	l.names = plus && o.habits.namesOnly(in.Pid, in.NodeId, in.Offset == 0)
 	return gofuse.Status(errno(o.list(l, in.Offset, out)))
 }
@@ -175,10 +176,11 @@ func (o *directories) list(l listing, off uint64, out *gofuse.DirEntryList) erro
 func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEntryList) bool {
 	dots := e.Name == "." || e.Name == ".."
 	v := verdict{dec: policy.Decision{Effect: policy.Allow}}
-	if !dots {
+	judged := !dots && !l.silent
+	if judged {
 		v = o.access.decide(query{policy.OpStat, tree.Join(l.rel, e.Name)})
 	}
-	if !dots && o.access.unlisted(v) {
+	if judged && o.access.unlisted(v) {
 		return true
 	}
 	if !l.plus {
@@ -243,6 +245,7 @@ type listing struct {
 	fd     int
 	plus   bool
 	names  bool   // files are listed by name: see habits
+	silent bool   // the rules allow all entries: see silentPart
 	fresh  bool   // nothing was read from fd yet
 	moved  bool   // the directory has lost its path
 	thread uint32 // that reads it

@@ -2,6 +2,8 @@ package fuse
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/fuse/tree"
+	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // someUnlisted denies the listing of some directories only.
@@ -207,4 +213,63 @@ file_rules:
 		}
 	}
 	inside(s, `t=$(mktemp -d); cd d; tar cf $t/x.tar .; cp -r . $t/copy; rm -r $t`)
+}
+
+// TestTheSilentPartIsAllowed compares the silent part of mounts with the rules, for random rules.
+func TestTheSilentPartIsAllowed(t *testing.T) {
+	paths := []string{""}
+	for _, a := range []string{"a", "b", "ab"} {
+		paths = append(paths, a)
+		for _, b := range []string{"a", "b", ".x", "ab"} {
+			paths = append(paths, a+"/"+b, a+"/"+b+"/a", a+"/"+b+"/.x")
+		}
+	}
+	patterns := strings.Fields("/ws/** /ws /** /ws/a/** /ws/a /ws/a* /ws/*/b /ws/ab/a/** /ws/**/.x **/.x /ws/a/{a,b}/a /w/** /ws/b/ab")
+	effects := []string{"allow", "allow", "allow", "deny", "audit", "approve"}
+	operations := []string{"'*'", "'*'", "read", "stat, list", "read, list, stat", "write", "list"}
+	r := rand.New(rand.NewPCG(1, 2))
+	plainly, several := 0, 0
+	for range 3000 {
+		text := "version: 1\nname: p\nfile_rules:\n"
+		for i := range 1 + r.IntN(5) {
+			text += fmt.Sprintf("  - {name: r%d, paths: ['%s'], operations: [%s], decision: %s}\n", i, patterns[r.IntN(len(patterns))],
+				operations[r.IntN(len(operations))], effects[r.IntN(len(effects))])
+		}
+		text += "  - {name: rest, paths: ['/ws/**'], operations: ['*'], decision: allow}\n"
+		p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte(text)}, syntax.Options{})
+		must(t, err)
+		mount := []string{"/ws", "/ws/a", "/"}[r.IntN(3)]
+		a := &access{rules: newCurrent(p), files: &files{path: mount}}
+		silent := a.silentIn(a.rules.now())
+		allowed := func(rel string) bool {
+			for _, op := range []policy.FileOp{policy.OpRead, policy.OpList, policy.OpStat} {
+				if d, _ := p.Evaluate(&policy.FileRequest{Path: a.files.inside(rel), Op: op}); d.Effect != policy.Allow {
+					return false
+				}
+			}
+			return true
+		}
+		for _, rel := range paths {
+			if mount == "/" && rel != "" {
+				rel = "ws/" + rel
+			}
+			if silent.has(rel) && !allowed(rel) {
+				t.Fatalf("mount %s, %q is not allowed:\n%s", mount, rel, text)
+			}
+			if silent.has(rel) {
+				plainly++
+			}
+			for _, name := range []string{"a", "b", "ab", ".x"} {
+				if silent.hasEntries(rel) && !allowed(tree.Join(rel, name)) {
+					t.Fatalf("mount %s, entry %s of %q is not allowed:\n%s", mount, name, rel, text)
+				}
+			}
+			if silent.hasEntries(rel) && len(silent.except) > 0 {
+				several++
+			}
+		}
+	}
+	if plainly < 1000 || several < 100 {
+		t.Errorf("%d paths and %d directories beside exceptions were in silent parts", plainly, several)
+	}
 }
