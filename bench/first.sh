@@ -1,6 +1,7 @@
 #!/bin/bash
 # The first use of a tree in a new session, beside the same natively: time and processor time
 # of both, and of a session that does nothing, which is subtracted. Everything is in memory.
+# Where bindfs is installed, so is a new mount of it: a file server that judges nothing.
 #
 #   first.sh ROUNDS [find|status|tar|grep|build|vet ...]      default: all
 #
@@ -42,6 +43,14 @@ script build "$go; exec go build -o ../built ."
 script vet "$go; exec go vet ."
 script nothing 'exec /bin/true'
 trap 'rm -rf "$base" "$tree/.first"' EXIT
+if command -v bindfs >/dev/null; then
+	cat >"$base/bindfs" <<-END
+		#!/bin/sh
+		exec unshare -m sh -c 'bindfs -f -o attr_timeout=600,entry_timeout=600 $tree $tree 2>/dev/null &
+			until [ "\$(stat -f -c %t $tree)" = 65735546 ]; do :; done; "\$1"; umount $tree; wait' sh "\$1"
+	END
+	chmod +x "$base/bindfs"
+fi
 mkdir -p "$tree/.first/home" "$tree/.first/prog"
 cp "$base/scripts/"* "$tree/.first/"
 printf 'module prog\n\ngo 1.26\n' >"$tree/.first/prog/go.mod"
@@ -53,7 +62,8 @@ for name; do
 		session="$program exec -p $policy -w $tree --cwd $tree --audit $base/audit -- $tree/.first"
 		lines+=("$session/nothing" "$session/$name")
 	done
+	[ ! -e "$base/bindfs" ] || lines+=("$base/bindfs $tree/.first/nothing" "$base/bindfs $tree/.first/$name")
 	"$tree/.first/$name" >/dev/null # natively warm
-	echo "-- $name: natively, then for each program a session that does nothing, and one that does it"
+	echo "-- $name: natively, then for each program, and bindfs, without doing anything, and doing it"
 	"$base/cost" "$rounds" "${lines[@]}"
 done
