@@ -53,6 +53,8 @@ func TestMatch(t *testing.T) {
 		},
 		{"a star inside a host stays in its label", Host, "api-*.example.com", []string{"api-1.example.com"}, []string{"api-1.x.example.com"}},
 		{"the path of a URL may end with a slash", URL, "/api/*/", []string{"/api/v1/"}, []string{"/api/v1"}},
+		{"a star ends between characters", Text, "*??", []string{"éa", "\U000935c7\xff", "abc"}, []string{"é", "\U000935c7", "a"}},
+		{"a set after a star", Path, "/**/*[!é]", []string{"/a/éa"}, []string{"/a/é", "/é"}},
 		{"bytes that are not UTF-8 match", Path, "/a*/?", []string{"/a\xff\xfe/\xff"}, nil},
 	}
 	for _, test := range tests {

@@ -46,10 +46,10 @@ func matchTokens(tokens []token, s string, sep byte) bool {
 		}
 		switch {
 		case any.token >= 0 && any.pos < len(s) && (sep == 0 || s[any.pos] != sep):
-			any.pos++
+			any.pos += width(s[any.pos:])
 			at = mark{any.token + 1, any.pos}
 		case deep.token >= 0 && deep.pos < len(s):
-			deep.pos++
+			deep.pos += width(s[deep.pos:])
 			any.token = -1
 			at = mark{deep.token + 1, deep.pos}
 		default:
@@ -80,6 +80,16 @@ func (t *token) take(s string, sep byte) int {
 	return n
 }
 
+// width returns the number of bytes of the first character of s. A star ends between characters: a ?
+// that began within one would match a part of it.
+func width(s string) int {
+	if s[0] < utf8.RuneSelf {
+		return 1
+	}
+	_, n := utf8.DecodeRuneInString(s)
+	return n
+}
+
 // matchSlow follows all possible matches at once. For each token it has the set
 // of positions in s that can be reached before it.
 func matchSlow(tokens []token, s string, sep byte) bool {
@@ -94,10 +104,14 @@ func matchSlow(tokens []token, s string, sep byte) bool {
 }
 
 // advance marks in next the positions that one token reaches from those in
-// reach.
+// reach. All of them are between characters.
 func advance(t *token, s string, sep byte, reach, next []bool) {
 	running := false
-	for pos := range reach {
+	for pos, after := 0, 0; pos <= len(s); pos = after {
+		after = pos + 1
+		if pos < len(s) {
+			after = pos + width(s[pos:])
+		}
 		running = running || reach[pos]
 		switch t.op {
 		case opDeep:
