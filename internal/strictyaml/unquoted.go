@@ -31,7 +31,7 @@ func unquoted(data []byte, line int, alias string) (string, *Node) {
 			continue
 		}
 		for _, m := range item().FindAllStringSubmatchIndex(text, -1) {
-			value := strings.TrimSpace(text[m[4]:m[5]])
+			value := text[m[4]:m[5]] // not empty
 			if alias != "" && !strings.HasPrefix(value, "*"+alias) {
 				continue
 			}
