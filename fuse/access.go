@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -78,19 +79,19 @@ func (a *access) decideBy(r *ruleset, q query) verdict {
 }
 
 // silentPart is the part of a mount in which the rules allow silentOps on everything, without an
-// event. There no rule is evaluated for each name.
+// event. There no rule is evaluated for each name. Paths are relative to the mount.
 type silentPart struct {
-	rules  *ruleset
-	none   bool
-	except []string // not in it, with all that is below; paths relative to the mount
+	rules  *ruleset // to which it belongs
+	none   bool     // nothing is in it
+	except []string // not in it, with all that is below
 }
 
 const (
 	silentOps = policy.OpRead | policy.OpList | policy.OpStat
-	maxExcept = 16 // beyond, to evaluate the rules is as fast
+	maxExcept = 16 // each path is compared with all of them; with more, nothing is in the silent part
 )
 
-// silentIn finds the silent part of the mount.
+// silentIn returns the silent part of the mount. It is found once for each set of rules.
 func (a *access) silentIn(r *ruleset) *silentPart {
 	if p := a.silent.Load(); p != nil && p.rules == r {
 		return p
@@ -108,22 +109,17 @@ func (a *access) silentIn(r *ruleset) *silentPart {
 
 // has reports whether a path is in the silent part.
 func (p *silentPart) has(rel string) bool {
-	for _, e := range p.except {
-		if rel == e || strings.HasPrefix(rel, e) && rel[len(e)] == '/' {
-			return false
-		}
-	}
-	return !p.none
+	return !p.none && !slices.ContainsFunc(p.except, func(e string) bool { return within(rel, e) })
 }
 
 // hasEntries reports whether all entries of a directory are in the silent part.
 func (p *silentPart) hasEntries(rel string) bool {
-	for _, e := range p.except {
-		if rel == "" || strings.HasPrefix(e, rel) && len(e) > len(rel) && e[len(rel)] == '/' {
-			return false
-		}
-	}
-	return p.has(rel)
+	return p.has(rel) && !slices.ContainsFunc(p.except, func(e string) bool { return within(e, rel) })
+}
+
+// within reports whether a clean path is dir or below it. "" is the directory of a mount.
+func within(path, dir string) bool {
+	return dir == "" || strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/')
 }
 
 // traversable reports whether a path shows its attributes although no rule mentions
@@ -140,7 +136,7 @@ func (a *access) traversable(r *ruleset, rel string) bool {
 		return true
 	}
 	for _, root := range r.roots {
-		if root == path || strings.HasPrefix(root, path) && root[len(path)] == '/' {
+		if within(root, path) {
 			return true
 		}
 	}

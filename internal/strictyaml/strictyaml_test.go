@@ -38,6 +38,14 @@ func TestWhatADialectDoesNotAcceptIsReportedWithItsPosition(t *testing.T) {
 	}
 }
 
+// A vertical tab is space to some and not to others.
+func TestALineOfControlCharactersIsAnError(t *testing.T) {
+	const want = "f.yaml:1:1: not YAML: control characters are not allowed"
+	if n, problems := read(",\v", &Dialect{Controls: true}); n != nil || !slices.Equal(problems, []string{want}) {
+		t.Errorf("%v %q, want %q", n, problems, want)
+	}
+}
+
 func TestADialectAcceptsWhatItNames(t *testing.T) {
 	d := &Dialect{Controls: true, CoreTags: true, Empty: true}
 	for _, text := range []string{"", "# nothing\n", "a: !!str 1\n", "a: \u202e\n"} {

@@ -31,7 +31,7 @@ func unquoted(data []byte, line int, alias string) (string, *Node) {
 			continue
 		}
 		for _, m := range item().FindAllStringSubmatchIndex(text, -1) {
-			value := text[m[4]:m[5]] // not empty
+			value := text[m[4]:m[5]] // at least one character: see item
 			if alias != "" && !strings.HasPrefix(value, "*"+alias) {
 				continue
 			}
